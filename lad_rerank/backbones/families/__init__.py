@@ -1,0 +1,3 @@
+"""What differs between model families and cannot be read off a signature or configuration."""
+
+from __future__ import annotations

@@ -1,0 +1,197 @@
+"""Training the tiny CLIP on the shop: contrastive, with attribute classifiers that exist in training only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lad_rerank.bundled.shop import (
+    ATTRIBUTES,
+    VALUES,
+    Item,
+    caption,
+    catalogue,
+    random_attributes,
+    satisfies,
+    wanted,
+)
+from lad_rerank.bundled.train.clip_model import CONTEXT, END, UNKNOWN, build_clip_tokenizer, new_clip, save_clip
+from lad_rerank.bundled.train.pictures import Pixels, draw_pictures
+from lad_rerank.bundled.train.vision import Progress, schedule, silent
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+IMAGES = 16_000
+STEPS = 280
+BATCH = 192
+RATE = 1.5e-3
+ATTRIBUTE_WEIGHT = 0.3
+UNKNOWN_SHARE = 0.03
+
+_CATALOGUE_SEED = 11
+_MEASURE_SEED = 4711  # another seed, and the other side of the split
+
+
+def train_clip(
+    out: Path,
+    *,
+    steps: int = STEPS,
+    seed: int = 1,
+    images: int = IMAGES,
+    workers: int = 1,
+    measured: int = 2000,
+    progress: Progress | None = None,
+) -> dict[str, float]:
+    """Train from nothing, save, and measure what was saved.
+
+    The same arguments, library versions and number of torch threads give the same weights.
+
+    Args:
+        out: Folder for the model.
+        steps: Optimiser steps of 192 pairs each.
+        seed: Fixes weights, order of pictures and captions.
+        images: Rendered training pictures.
+        workers: Processes that render.
+        measured: Size of the held-out catalogue that the figures are measured on; 0 measures nothing.
+        progress: Called after every step with steps done, steps in all, and a line of figures.
+
+    Returns:
+        The figures of :func:`measure_clip`, empty where nothing was measured.
+    """
+    import torch
+
+    items = catalogue(images, _CATALOGUE_SEED, "train")
+    pixels, labels = draw_pictures(images, _CATALOGUE_SEED, "train", workers)
+    torch.manual_seed(seed)
+    model = new_clip()
+    _fit(model, items, pixels, labels, steps, seed, progress or silent)
+    save_clip(model, out)
+    return measure_clip(out, measured) if measured else {}
+
+
+def _fit(
+    model: Any,
+    items: Sequence[Item],
+    pixels: Pixels,
+    labels: NDArray[np.int64],
+    steps: int,
+    seed: int,
+    progress: Progress,
+) -> None:
+    """Train in place: symmetric cross-entropy within the batch, plus the pictures' attributes."""
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+
+    heads = nn.ModuleDict({name: nn.Linear(_embedding(model), len(VALUES[name])) for name in ATTRIBUTES})
+    parameters = [*model.parameters(), *heads.parameters()]
+    optimiser = torch.optim.AdamW(parameters, lr=RATE, weight_decay=0.02, betas=(0.9, 0.98))
+    rng = np.random.default_rng(seed)
+    order = np.concatenate([rng.permutation(len(items)) for _ in range(-(-steps * BATCH // len(items)))])
+    tokenizer = build_clip_tokenizer()
+    targets = torch.from_numpy(labels)
+    model.train()
+    for step in range(steps):
+        for group in optimiser.param_groups:
+            group["lr"] = schedule(step, steps, RATE)
+        rows = order[step * BATCH : (step + 1) * BATCH]
+        captions = [_caption(items[row], seed * 1_000_003 + step * BATCH + i) for i, row in enumerate(rows)]
+        tokens = _with_unknown_words(_tokens(tokenizer, captions), rng)
+        with torch.autocast("cpu", torch.bfloat16):
+            seen = model.encode_image(_normalised(pixels[rows]))
+            read = model.encode_text(tokens)
+        seen, read = seen.float(), read.float()
+        logits = model.logit_scale.exp() * F.normalize(seen, dim=-1) @ F.normalize(read, dim=-1).T
+        pairs = torch.arange(len(rows))
+        contrast = (F.cross_entropy(logits, pairs) + F.cross_entropy(logits.T, pairs)) / 2
+        told = [F.cross_entropy(heads[name](seen), targets[rows, i]) for i, name in enumerate(ATTRIBUTES)]
+        loss = contrast + ATTRIBUTE_WEIGHT * torch.stack(told).sum()
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimiser.step()
+        with torch.no_grad():
+            model.logit_scale.clamp_(max=np.log(100.0))  # as CLIP does, against a runaway temperature
+        right = (logits.argmax(0) == pairs).float().mean().item()
+        progress(
+            step + 1, steps, f"loss {loss.item():.2f}  contrast {contrast.item():.2f}  in batch {100 * right:.0f} %"
+        )
+    model.eval()
+
+
+def _embedding(model: Any) -> int:
+    """Length of the model's vectors."""
+    return int(model.text_projection.shape[1])
+
+
+def _caption(item: Item, seed: int) -> str:
+    """Half of the captions name all five attributes, the others two to four."""
+    partial = Random(f"partial {seed}").random() < 0.5
+    return caption(item.product, seed, random_attributes(seed) if partial else None)
+
+
+def _tokens(tokenizer: Any, texts: Sequence[str]) -> torch.Tensor:
+    encoded = tokenizer(list(texts), padding="max_length", truncation=True, max_length=CONTEXT, return_tensors="pt")
+    return encoded.input_ids  # type: ignore[no-any-return]
+
+
+def _with_unknown_words(tokens: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
+    """Replace a few words by ``<unk>``, so that a word outside the vocabulary is read as no word."""
+    import torch
+
+    lost = torch.from_numpy(rng.random(tuple(tokens.shape)) < UNKNOWN_SHARE)
+    return tokens.masked_fill(lost & (tokens > END), UNKNOWN)
+
+
+def _normalised(pixels: Pixels) -> torch.Tensor:
+    """What the model's preprocessing makes of 64 x 64 pictures: (B, 3, 64, 64) float32 in [-1, 1]."""
+    import torch
+
+    return torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 127.5 - 1
+
+
+def measure_clip(folder: Path, size: int = 2000) -> dict[str, float]:
+    """Search a held-out catalogue with a saved model, loaded through open_clip from its folder.
+
+    Args:
+        folder: The model.
+        size: Pictures in the catalogue; each is asked for once by all five attributes and once by some.
+
+    Returns:
+        Shares in [0, 1]: ``exact@k`` the very picture is among the first k for a full caption,
+        ``partial_exact@k`` the same for a partial one, ``right@k`` / ``partial_right@k`` a picture that
+        has every stated attribute is.
+    """
+    import open_clip
+    import torch
+
+    name = f"local-dir:{folder}"
+    model = open_clip.create_model(name, require_pretrained=True).eval()
+    tokenizer = open_clip.get_tokenizer(name)
+    items = catalogue(size, _MEASURE_SEED, "held_out")
+    pixels, _ = draw_pictures(size, _MEASURE_SEED, "held_out")
+    figures: dict[str, float] = {}
+    with torch.inference_mode():
+        pictures = torch.cat(
+            [model.encode_image(_normalised(pixels[i : i + 256]), normalize=True) for i in range(0, size, 256)]
+        )
+        for prefix in ("", "partial_"):
+            stated = [random_attributes(i) if prefix else ATTRIBUTES for i in range(size)]
+            texts = [caption(item.product, i, stated[i]) for i, item in enumerate(items)]
+            scores = model.encode_text(tokenizer(texts), normalize=True) @ pictures.T
+            order = scores.argsort(dim=1, descending=True, stable=True)[:, :12].numpy()
+            asked = [wanted(item.product, stated[i]) for i, item in enumerate(items)]
+            right = np.array(
+                [[satisfies(items[c].product, a) for c in row] for a, row in zip(asked, order, strict=True)]
+            )
+            exact = order == np.arange(size)[:, None]
+            for k in (1, 8, 12):
+                figures[f"{prefix}exact@{k}"] = float(exact[:, :k].any(1).mean())
+                figures[f"{prefix}right@{k}"] = float(right[:, :k].any(1).mean())
+    return figures

@@ -1,0 +1,106 @@
+"""How a calibration is made: every sample in every cyclic order, S x N passes for each N (Section 4.2)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+from importlib import metadata
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from lad_rerank.backbones.base import Backbone
+from lad_rerank.calibration.record import Calibration, CountCalibration, Provenance
+from lad_rerank.calibration.samples import CalibrationSample, OpenedSample, open_samples, samples_digest
+from lad_rerank.debias.bias import position_bias
+from lad_rerank.errors import CalibrationSampleError
+from lad_rerank.records import Observation
+
+logger = logging.getLogger(__name__)
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Called with (passes done, passes in all)."""
+
+FEW_SAMPLES = 3
+
+
+def make_calibration(
+    backbone: Backbone,
+    samples: Sequence[CalibrationSample | Mapping[str, Any]],
+    *,
+    candidate_counts: Sequence[int] | None = None,
+    allow_urls: bool = False,
+    progress: Progress | None = None,
+) -> Calibration:
+    """Calibrate a backbone.
+
+    Args:
+        backbone: The model.
+        samples: Samples with known targets, disjoint from whatever is evaluated later; five are enough.
+        candidate_counts: Numbers of candidates to cover; by default from 2 to the largest sample. A
+            sample serves every N up to its own number of images: the surplus distractors are left out.
+        allow_urls: Whether images may be fetched.
+        progress: Called after every pass.
+
+    Returns:
+        The calibration; S x N passes were made for each N.
+
+    Raises:
+        CalibrationSampleError: A sample is unusable, or none is large enough for some N.
+    """
+    opened = open_samples(samples, allow_urls=allow_urls)
+    largest = max(len(sample.images) for sample in opened)
+    counts = sorted(set(candidate_counts)) if candidate_counts is not None else list(range(2, largest + 1))
+    chosen = {n: [s.reduced(n) for s in opened if len(s.images) >= n] for n in counts}
+    for n, usable in chosen.items():
+        if n < 2:
+            raise CalibrationSampleError(f"Calibration is for two candidates and more, not for {n}.")
+        if not usable:
+            raise CalibrationSampleError(f"No calibration sample has {n} images; the largest has {largest}.")
+        if len(usable) < FEW_SAMPLES:
+            logger.warning(
+                "Only %d calibration samples for %d candidates; five give a steadier estimate.", len(usable), n
+            )
+    total = sum(n * len(usable) for n, usable in chosen.items())
+    done = 0
+    records = {}
+    for n, usable in chosen.items():
+        observations, targets = [], []
+        for observation, target in cyclic_passes(backbone, usable):
+            observations.append(observation)
+            targets.append(target)
+            done += 1
+            if progress is not None:
+                progress(done, total)
+        bias = position_bias(
+            np.stack([o.log_probs for o in observations]),
+            np.stack([o.attention["last"].mean(axis=1) for o in observations]),
+            np.array(targets),
+            observations[0].layers,
+        )
+        records[n] = CountCalibration.of(bias, len(usable), samples_digest(usable))
+    return Calibration(identity=backbone.identity, provenance=_provenance(backbone), counts=records)
+
+
+def cyclic_passes(backbone: Backbone, samples: Sequence[OpenedSample]) -> Iterator[tuple[Observation, int]]:
+    """Show each sample in all cyclic shifts: in shift r, position i holds image (i + r) mod N.
+
+    Yields:
+        What the pass yielded, and the position of the target in it.
+    """
+    for sample in samples:
+        n = len(sample.images)
+        for r in range(n):
+            shifted = [sample.images[(i + r) % n] for i in range(n)]
+            yield backbone.observe(sample.query, shifted), (sample.target - r) % n
+
+
+def _provenance(backbone: Backbone) -> Provenance:
+    packages = ("lad-rerank", "transformers", "torch")
+    return Provenance(
+        model=backbone.name,
+        revision=backbone.revision,
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        versions={package: metadata.version(package) for package in packages},
+    )

@@ -1,0 +1,3 @@
+"""The method: arrays in, arrays out. No torch model, no disk, no clock."""
+
+from __future__ import annotations

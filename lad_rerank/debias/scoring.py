@@ -1,0 +1,207 @@
+"""From an Observation and a PositionBias to scores: the method and its one-pass baselines (Eq. 13-14).
+
+Every scorer is a pure function over the same record, so one pass of a model compares all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+import numpy as np
+
+from lad_rerank.debias.bias import PositionBias
+from lad_rerank.debias.evidence import (
+    LayerMean,
+    layers_by_mass,
+    log_softmax,
+    posterior,
+    purified_log_evidence,
+)
+from lad_rerank.errors import DegenerateScoresError, InvalidRequestError
+from lad_rerank.records import FloatArray, Observation
+
+
+@dataclass(frozen=True)
+class ScoringSettings:
+    """How evidence is turned into scores. The defaults are the paper's.
+
+    Attributes:
+        top_layers: K, layers chosen by attention mass for each pass (Eq. 9).
+        tau: Sharpness of the posterior (Eq. 12).
+        layer_mean: ``"geometric"`` (Eq. 11) or ``"arithmetic"`` (the authors' code).
+        mixture: ``"log"`` subtracts the posterior-weighted bias in nats, as the authors' code does;
+            ``"probability"`` is Eq. 13 to the letter, ``log sum_k pi_k P_bias(j | k)``.
+        read_out: Which row of the Observation's attention is read.
+    """
+
+    top_layers: int = 2
+    tau: float = 5.0
+    layer_mean: LayerMean = "geometric"
+    mixture: Literal["log", "probability"] = "log"
+    read_out: Literal["last", "query"] = "last"
+
+    @classmethod
+    def authors_code(cls) -> ScoringSettings:
+        """The settings under which scores agree with the authors' published code."""
+        return cls(layer_mean="arithmetic")
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What a scorer makes of one Observation, by position.
+
+    Attributes:
+        log_scores: (N,) float64, larger is better, defined up to a constant.
+        posterior: (N,) attention posterior (Eq. 12) where the scorer uses one.
+    """
+
+    log_scores: FloatArray
+    posterior: FloatArray | None = None
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """A named way to score an Observation.
+
+    Attributes:
+        score: The function; gets ``None`` for the bias when it needs none.
+        needs_calibration: Whether a PositionBias for this number of candidates is required.
+    """
+
+    score: Callable[[Observation, PositionBias | None, ScoringSettings], Scores]
+    needs_calibration: bool
+
+
+def head_mean(observation: Observation, settings: ScoringSettings) -> FloatArray:
+    """(L, N) head-averaged attention of the read-out row the settings name (Eq. 6)."""
+    mean: FloatArray = observation.attention[settings.read_out].mean(axis=1)
+    return mean
+
+
+def _attention_posterior(
+    observation: Observation, bias: PositionBias, settings: ScoringSettings
+) -> tuple[FloatArray, FloatArray]:
+    """Purified log evidence and posterior, each (N,)."""
+    if observation.layers != bias.layers:
+        raise InvalidRequestError(
+            f"The calibration was read in layers {bias.layers}, this pass in {observation.layers}; calibrate again."
+        )
+    attention = head_mean(observation, settings)
+    layers = layers_by_mass(attention, settings.top_layers)
+    log_evidence = purified_log_evidence(attention, bias.attention_prior, layers, settings.layer_mean)
+    return log_evidence, posterior(log_evidence, settings.tau)
+
+
+def _vanilla(observation: Observation, bias: PositionBias | None, settings: ScoringSettings) -> Scores:
+    """Label log-probs as the model gives them."""
+    return Scores(observation.log_probs)
+
+
+def _pride(observation: Observation, bias: PositionBias | None, settings: ScoringSettings) -> Scores:
+    """Label log-probs less one prior per position (PriDe, Zheng et al. 2024)."""
+    assert bias is not None
+    return Scores(observation.log_probs - bias.profile.mean(axis=0))
+
+
+def _raw_attention(observation: Observation, bias: PositionBias | None, settings: ScoringSettings) -> Scores:
+    """Attention mass as it is, mean over the chosen layers; needs no calibration."""
+    attention = head_mean(observation, settings)
+    layers = layers_by_mass(attention, settings.top_layers)
+    with np.errstate(divide="ignore"):
+        return Scores(np.log(attention[layers].mean(axis=0)))
+
+
+def _attention(observation: Observation, bias: PositionBias | None, settings: ScoringSettings) -> Scores:
+    """The purified attention posterior alone (Eq. 12)."""
+    assert bias is not None
+    log_evidence, pi = _attention_posterior(observation, bias, settings)
+    return Scores(settings.tau * log_evidence, pi)
+
+
+def _lad(observation: Observation, bias: PositionBias | None, settings: ScoringSettings) -> Scores:
+    """Label log-probs less the bias expected under the attention posterior (Eq. 13)."""
+    assert bias is not None
+    _, pi = _attention_posterior(observation, bias, settings)
+    if settings.mixture == "probability":
+        expected = np.log(np.maximum(pi @ np.exp(log_softmax(bias.bias)), np.finfo(np.float64).tiny))
+    else:
+        expected = pi @ bias.bias
+    return Scores(observation.log_probs - expected, pi)
+
+
+SCORERS: Mapping[str, Scorer] = MappingProxyType(
+    {
+        "vanilla": Scorer(_vanilla, needs_calibration=False),
+        "pride": Scorer(_pride, needs_calibration=True),
+        "raw_attention": Scorer(_raw_attention, needs_calibration=False),
+        "attention": Scorer(_attention, needs_calibration=True),
+        "lad": Scorer(_lad, needs_calibration=True),
+    }
+)
+
+
+def get_scorer(method: str) -> Scorer:
+    """Look a scorer up by its name.
+
+    Raises:
+        InvalidRequestError: No scorer of that name.
+    """
+    try:
+        return SCORERS[method]
+    except (KeyError, TypeError):
+        raise InvalidRequestError(f"Unknown method {method!r}; choose one of {', '.join(SCORERS)}.") from None
+
+
+def score(
+    observation: Observation,
+    bias: PositionBias | None = None,
+    method: str = "lad",
+    settings: ScoringSettings | None = None,
+) -> Scores:
+    """Score one Observation.
+
+    Args:
+        observation: What one pass yielded.
+        bias: The calibration for this number of candidates; may be ``None`` for methods without one.
+        method: One of :data:`SCORERS`.
+        settings: Defaults to the paper's.
+
+    Raises:
+        InvalidRequestError: Unknown method, no bias where one is needed, or one for another N or layers.
+        DegenerateScoresError: The scores are NaN, infinite or all equal.
+    """
+    scorer = get_scorer(method)
+    if scorer.needs_calibration:
+        if bias is None:
+            raise InvalidRequestError(f"method={method!r} needs a calibration for {observation.n} candidates.")
+        if bias.n != observation.n:
+            raise InvalidRequestError(f"The calibration is for {bias.n} candidates, the pass showed {observation.n}.")
+    scores = scorer.score(observation, bias, settings or ScoringSettings())
+    check_scores(scores.log_scores, method)
+    return scores
+
+
+def check_scores(log_scores: FloatArray, method: str) -> None:
+    """Refuse what is no ranking.
+
+    Raises:
+        DegenerateScoresError: NaN or infinite values, or two and more scores that are all equal.
+    """
+    if not np.isfinite(log_scores).all():
+        raise DegenerateScoresError(
+            f"method={method!r} gave scores that are NaN or infinite ({np.round(log_scores, 3).tolist()}); "
+            "try dtype='float32', or calibrate again."
+        )
+    if len(log_scores) > 1 and np.ptp(log_scores) == 0.0:
+        raise DegenerateScoresError(
+            f"method={method!r} gave every one of {len(log_scores)} candidates the same score: the model does not "
+            "tell them apart. Check the model with method='vanilla', and that the images differ."
+        )
+
+
+def listwise_probabilities(log_scores: FloatArray) -> FloatArray:
+    """Softmax over the candidates (Eq. 14), (N,) float64, sums to 1."""
+    return np.exp(log_softmax(log_scores))

@@ -1,0 +1,106 @@
+"""What the model is asked: candidate labels, the paper's question, user text made safe."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, Literal, TypeAlias, get_args
+
+from lad_rerank.errors import InvalidRequestError
+
+LabelStyle: TypeAlias = Literal["digits", "letters"]
+
+PROMPT_VERSION = "lad-paper-1"
+"""Names the wording below; part of a calibration's fingerprint."""
+
+WORD_JOINER = "\u2060"
+MAX_LETTERS = 26
+
+
+def candidate_labels(n: int, style: LabelStyle) -> tuple[str, ...]:
+    """Name n candidates: ``1..n`` for digits, ``A..`` for letters.
+
+    Args:
+        n: Number of candidates, at least 1.
+        style: ``"digits"`` or ``"letters"``.
+
+    Returns:
+        The n labels, in the order of the positions.
+
+    Raises:
+        InvalidRequestError: Unknown style, or more than 26 candidates with letters.
+    """
+    if style == "digits":
+        return tuple(str(i + 1) for i in range(n))
+    if style == "letters":
+        if n > MAX_LETTERS:
+            raise InvalidRequestError(
+                f"labels='letters' names at most {MAX_LETTERS} candidates, got {n}; use 'digits'."
+            )
+        return tuple(chr(ord("A") + i) for i in range(n))
+    raise InvalidRequestError(f"Unknown label style {style!r}; choose one of {', '.join(get_args(LabelStyle))}.")
+
+
+def question_parts(n: int, style: LabelStyle) -> tuple[str, str]:
+    """The text around the query, which stands after the n images (paper, appendix E).
+
+    Returns:
+        What comes before the query and what comes after it.
+    """
+    labels = candidate_labels(n, style)
+    named, answer = {
+        "digits": ("indexed", "index number"),
+        "letters": ("lettered", "letter"),
+    }[style]
+    before = (
+        f"Given {n} images {named} from {labels[0]} to {labels[-1]}, identify the image that best matches "
+        f"the provided caption. Respond with the {answer} only and nothing else.\nCaption: "
+    )
+    return before, "\nAnswer: "
+
+
+def chat_messages(n: int, text: str) -> list[dict[str, Any]]:
+    """One user turn: n images, in order, then the text."""
+    content: list[dict[str, Any]] = [{"type": "image"} for _ in range(n)]
+    content.append({"type": "text", "text": text})
+    return [{"role": "user", "content": content}]
+
+
+def clean_query(query: str) -> str:
+    """Make one line of a query: line breaks and control characters become spaces.
+
+    A query with line breaks could otherwise open a prompt section of its own ("Answer: 3").
+
+    Raises:
+        InvalidRequestError: Nothing is left, or it is not a string.
+    """
+    if not isinstance(query, str):
+        raise InvalidRequestError(f"The query must be a string, got {type(query).__name__}.")
+    line = " ".join(
+        "".join(" " if ord(c) < 32 or 127 <= ord(c) < 160 or c in "\u2028\u2029" else c for c in query).split()
+    )
+    # A lone surrogate is no text: no tokenizer can encode it.
+    line = line.encode("utf-8", "replace").decode("utf-8")
+    if not line:
+        raise InvalidRequestError("The query is empty; say in words what is looked for.")
+    return line
+
+
+def safe_text(text: str, added_tokens: Iterable[str]) -> str:
+    """Break every added token spelled out in user text, so that it stays text.
+
+    A U+2060 (word joiner) behind the first character of each occurrence keeps a tokenizer from
+    reading ``<|im_end|>`` or ``<image>`` in a query as the control token of that name. Text without
+    such strings is returned as it is.
+
+    Args:
+        text: A query or any other text from outside.
+        added_tokens: The strings of all added tokens of the tokenizer.
+    """
+    tokens = sorted((t for t in added_tokens if len(t) > 1 and t.strip()), key=len, reverse=True)
+    if not tokens:
+        return text
+    pattern = re.compile("|".join(map(re.escape, tokens)))
+    while (broken := pattern.sub(lambda m: m[0][0] + WORD_JOINER + m[0][1:], text)) != text:
+        text = broken
+    return text

@@ -1,0 +1,138 @@
+"""The whole vocabulary: what goes in, what one pass yields, what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from typing import IO, TYPE_CHECKING, Any, TypeAlias, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+ImageSource: TypeAlias = "Image | str | PathLike[str] | bytes | bytearray | memoryview | IO[bytes] | NDArray[Any]"
+"""Whatever :func:`lad_rerank.images.open_image` opens: picture, path, bytes, stream, base64, array."""
+
+FloatArray: TypeAlias = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One thing that may be ranked.
+
+    Attributes:
+        image: The picture, in any form that ``open_image`` accepts.
+        id: The caller's name for it; ``None`` means its index in the list, as a string.
+        metadata: Carried along untouched.
+    """
+
+    image: ImageSource | None = None
+    id: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Observation:
+    """Everything the method and its baselines need from one forward pass.
+
+    All arrays are in the order in which the candidates were shown. N candidates, L read layers, H heads.
+
+    Attributes:
+        log_probs: (N,) float64, ``log P(label | prompt)`` restricted to the labels, from raw logits;
+            its exponentials sum to 1.
+        attention: Read-out rows by name, each (L, H, N) float64: post-softmax attention of the row to
+            each candidate's tokens, summed over them (Eq. 6 before the mean over heads).
+            ``"last"`` is the last prompt token, ``"query"`` the mean over the query's own tokens.
+        layers: The decoder layer each row of ``attention`` was read in, (L,).
+        label_mass: Share of the whole vocabulary's probability that fell on the labels, in [0, 1].
+        prompt_tokens: Length of the prompt in tokens.
+        passes: Forward passes over the prompt that this took.
+    """
+
+    log_probs: FloatArray
+    attention: Mapping[str, FloatArray]
+    layers: tuple[int, ...]
+    label_mass: float
+    prompt_tokens: int
+    passes: int = 1
+
+    @property
+    def n(self) -> int:
+        """Number of candidates shown."""
+        return len(self.log_probs)
+
+
+@dataclass(frozen=True)
+class RankedCandidate:
+    """One hit of a ranking.
+
+    Attributes:
+        rank: 1 is best.
+        index: Where it stood in the caller's list.
+        id: The caller's id, or the index as a string.
+        score: Listwise probability in [0, 1]: how the model divides its belief among *these*
+            candidates. It does not say that a candidate is relevant: one candidate alone always
+            scores 1.0, and scores of different lists do not compare.
+        evidence: The attention posterior of this candidate (Eq. 12) in [0, 1], or ``None`` where the
+            method does not use it.
+    """
+
+    rank: int
+    index: int
+    id: str
+    score: float
+    evidence: float | None = None
+
+
+@dataclass(frozen=True)
+class FailedCandidate:
+    """A candidate that could not be shown to the model.
+
+    Attributes:
+        index: Where it stood in the caller's list.
+        id: The caller's id, or the index as a string.
+        error: One sentence that says why.
+    """
+
+    index: int
+    id: str
+    error: str
+
+
+@dataclass(frozen=True)
+class Ranking(Sequence[RankedCandidate]):
+    """Candidates from best to worst; iterates over its hits.
+
+    Attributes:
+        query: What was asked.
+        hits: The best ``top_n``. Scores sum to 1 over *all* ranked candidates, cut or not.
+        failed: Candidates that could not be shown to the model, and why.
+        method: The scorer that made the scores.
+        model: The backbone's name.
+        observation: What the pass yielded, in the order shown; ``None`` where no pass was needed.
+        shown: Index into the caller's list of the candidate at each position of ``observation``.
+    """
+
+    query: str
+    hits: tuple[RankedCandidate, ...]
+    failed: tuple[FailedCandidate, ...] = ()
+    method: str = ""
+    model: str = ""
+    observation: Observation | None = field(default=None, repr=False, compare=False)
+    shown: tuple[int, ...] = ()
+
+    @overload
+    def __getitem__(self, item: int) -> RankedCandidate: ...
+    @overload
+    def __getitem__(self, item: slice) -> tuple[RankedCandidate, ...]: ...
+    def __getitem__(self, item: int | slice) -> RankedCandidate | tuple[RankedCandidate, ...]:
+        return self.hits[item]
+
+    def __len__(self) -> int:
+        return len(self.hits)
+
+    def __iter__(self) -> Iterator[RankedCandidate]:
+        return iter(self.hits)

@@ -1,0 +1,286 @@
+"""LADReranker: the one object a user holds."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lad_rerank.backbones.base import Backbone
+from lad_rerank.calibration.making import Progress, make_calibration
+from lad_rerank.calibration.record import Calibration, read_calibration
+from lad_rerank.calibration.samples import CalibrationSample
+from lad_rerank.calibration.store import CalibrationStore
+from lad_rerank.candidates import OpenedCandidate, canonical_order, open_candidates
+from lad_rerank.debias.bias import PositionBias
+from lad_rerank.debias.scoring import Scores, ScoringSettings, get_scorer, listwise_probabilities, score
+from lad_rerank.errors import InvalidRequestError
+from lad_rerank.images import ImageLimits
+from lad_rerank.prompt import LabelStyle, clean_query
+from lad_rerank.records import Candidate, ImageSource, RankedCandidate, Ranking
+
+if TYPE_CHECKING:
+    import torch
+
+logger = logging.getLogger(__name__)
+
+BUNDLED = "bundled"
+LOW_LABEL_MASS = 0.05
+"""Below this share of the vocabulary's probability, labels are hardly what the model wants to say."""
+
+
+class LADReranker:
+    """Ranks images for a query in one forward pass of a multimodal LLM, whatever their order.
+
+    Threads may share one.
+
+    Args:
+        backbone: The model, see :class:`lad_rerank.backbones.huggingface.HuggingFaceBackbone`.
+        method: ``"lad"``; or a baseline: ``"vanilla"``, ``"pride"``, ``"raw_attention"``,
+            ``"attention"``.
+        calibration: A calibration, or the path of one; found in the store by default.
+        store: Where calibrations are looked for and kept.
+        settings: How evidence is turned into scores; the paper's by default.
+        canonical: Show a set of candidates always in the same order, so that the ranking cannot depend
+            on the caller's. Off only to study position bias.
+        allow_urls: Whether images given as http(s) URLs are fetched.
+        limits: What an image may be at most.
+
+    Raises:
+        InvalidRequestError: Unknown method.
+        CalibrationFileError: ``calibration`` is a path and cannot be read.
+        CalibrationMismatchError: ``calibration`` was made for another model or other settings.
+
+    Example:
+        >>> from lad_rerank import LADReranker
+        >>> reranker = LADReranker.from_pretrained("bundled")
+        >>> ranking = reranker.rerank("a red striped mug", images, top_n=3)  # doctest: +SKIP
+        >>> for hit in ranking: print(hit.rank, hit.index, hit.id, hit.score)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        *,
+        method: str = "lad",
+        calibration: Calibration | str | PathLike[str] | None = None,
+        store: CalibrationStore | None = None,
+        settings: ScoringSettings | None = None,
+        canonical: bool = True,
+        allow_urls: bool = False,
+        limits: ImageLimits | None = None,
+    ) -> None:
+        get_scorer(method)
+        self.backbone = backbone
+        self.method = method
+        self.settings = settings or ScoringSettings()
+        self.canonical = canonical
+        self.allow_urls = allow_urls
+        self.limits = limits or ImageLimits()
+        self.store = store or CalibrationStore()
+        if isinstance(calibration, (str, PathLike)):
+            path = Path(calibration)
+            calibration = read_calibration(path)
+            calibration.check(backbone.identity, str(path))
+        elif calibration is not None:
+            calibration.check(backbone.identity, "given")
+        self._calibration = calibration
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model: str | PathLike[str] = BUNDLED,
+        *,
+        method: str = "lad",
+        calibration: Calibration | str | PathLike[str] | None = None,
+        device: str | None = None,
+        dtype: str | torch.dtype | None = None,
+        device_map: Any = None,
+        revision: str | None = None,
+        trust_remote_code: bool = False,
+        labels: LabelStyle = "digits",
+        max_pixels: int | None = None,
+        model_kwargs: Mapping[str, Any] | None = None,
+        **reranker_kwargs: Any,
+    ) -> LADReranker:
+        """Load a model and make a reranker of it.
+
+        Args:
+            model: ``"bundled"``, a local folder, or a hub id such as ``Qwen/Qwen2.5-VL-3B-Instruct``.
+            method: See the class.
+            calibration: See the class.
+            device: Such as ``"cpu"`` or ``"cuda"``; a GPU where there is one.
+            dtype: bfloat16 on a GPU and float32 on a CPU by default; the bundled model is float32.
+            device_map: Passed to transformers in place of ``device``.
+            revision: Hub revision.
+            trust_remote_code: Run code that comes with the model; off unless you say so.
+            labels: How candidates are named: ``"digits"`` or ``"letters"`` (one token each up to 26).
+            max_pixels: Pixel budget of one image; 336 x 336 by default, as in the paper.
+            model_kwargs: Passed to the model's ``from_pretrained``, such as ``quantization_config``.
+            **reranker_kwargs: ``store``, ``settings``, ``canonical``, ``allow_urls``, ``limits`` of the class.
+
+        Raises:
+            BackboneError: The model cannot be loaded or read.
+            InvalidRequestError: Unknown method.
+        """
+        from lad_rerank.backbones.huggingface import HuggingFaceBackbone
+
+        get_scorer(method)
+        source, name = str(model), str(model)
+        if model == BUNDLED:
+            from lad_rerank import bundled
+
+            source = str(bundled.mllm_folder())
+            # Its calibrations are made in float32, and it is too small to gain from less.
+            dtype = dtype or "float32"
+        backbone = HuggingFaceBackbone.from_pretrained(
+            source,
+            device=device,
+            dtype=dtype,
+            device_map=device_map,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
+            labels=labels,
+            max_pixels=max_pixels,
+            name=name,
+            **(model_kwargs or {}),
+        )
+        return cls(backbone, method=method, calibration=calibration, **reranker_kwargs)
+
+    @property
+    def model(self) -> str:
+        """Name of the backbone."""
+        return self.backbone.name
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """The calibration in use: the one given, or the one the store holds for this backbone."""
+        if self._calibration is None:
+            self._calibration = self.store.find(self.backbone.identity)
+        return self._calibration
+
+    def calibrate(
+        self,
+        samples: Sequence[CalibrationSample | Mapping[str, Any]],
+        *,
+        candidate_counts: Sequence[int] | None = None,
+        save: bool = True,
+        progress: Progress | None = None,
+    ) -> Calibration:
+        """Learn this model's position bias from a handful of samples, and use it from now on.
+
+        Args:
+            samples: ``{query, images, target}`` each; five are enough. See
+                :func:`lad_rerank.calibration.samples.samples_from_titles` to make them of titled images.
+            candidate_counts: Numbers of candidates N to cover; by default from 2 to the largest sample.
+                Each N costs S x N forward passes.
+            save: Keep it on disk, where it is found again by the model's identity.
+            progress: Called with (passes done, passes in all).
+
+        Returns:
+            The calibration, with what was known for other N before.
+
+        Raises:
+            CalibrationSampleError: A sample is unusable; the message says which and why.
+        """
+        made = make_calibration(
+            self.backbone,
+            samples,
+            candidate_counts=candidate_counts,
+            allow_urls=self.allow_urls,
+            progress=progress,
+        )
+        known = self.calibration
+        self._calibration = known.merged(made) if known is not None else made
+        if save:
+            self.store.save(made)
+        return self._calibration
+
+    def rerank(
+        self,
+        query: str,
+        candidates: Sequence[Candidate | ImageSource],
+        top_n: int | None = None,
+        *,
+        method: str | None = None,
+    ) -> Ranking:
+        """Rank candidates for a query, in one forward pass.
+
+        Args:
+            query: What is looked for, in words.
+            candidates: Images in any form that ``lad_rerank.images.open_image`` takes, or ``Candidate``
+                records that name them. Their order does not matter.
+            top_n: How many of the best to return; all by default.
+            method: Overrides the reranker's for this call.
+
+        Returns:
+            The best first. Candidates whose picture cannot be opened are in ``failed``, the others are
+            ranked all the same. Candidates with the very same pixels share a score.
+
+        Raises:
+            InvalidRequestError: Empty query, ``top_n`` below one, unknown method.
+            CalibrationMissingError: The method needs a calibration and there is none for this number of
+                candidates; the message names the command that makes one.
+            DegenerateScoresError: Scores are NaN, infinite or all equal.
+            PromptTooLongError: The prompt does not fit the model.
+            BackboneError: The model did not behave as it must.
+        """
+        line = clean_query(query)
+        if top_n is not None and (isinstance(top_n, bool) or not isinstance(top_n, int) or top_n < 1):
+            raise InvalidRequestError(f"top_n must be a whole number of at least 1, or None for all; got {top_n!r}.")
+        method = method or self.method
+        needs_calibration = get_scorer(method).needs_calibration
+        opened, failed = open_candidates(candidates, allow_urls=self.allow_urls, limits=self.limits)
+        if self.canonical:
+            opened = canonical_order(opened)
+        if len(opened) < 2:
+            hits = _hits(opened, Scores(np.zeros(len(opened))), top_n)
+            return Ranking(query, hits, tuple(failed), method, self.model)
+        bias = self._position_bias(len(opened)) if needs_calibration else None
+        observation = self.backbone.observe(line, [candidate.image for candidate in opened])
+        if observation.label_mass < LOW_LABEL_MASS:
+            logger.warning(
+                "%s puts only %.2g of its probability on the labels of %d candidates: it would rather say something else.",
+                self.model, observation.label_mass, len(opened),
+            )  # fmt: skip
+        scores = score(observation, bias, method, self.settings)
+        return Ranking(
+            query=query,
+            hits=_hits(opened, scores, top_n),
+            failed=tuple(failed),
+            method=method,
+            model=self.model,
+            observation=observation,
+            shown=tuple(candidate.members[0][0] for candidate in opened),
+        )
+
+    def _position_bias(self, n: int) -> PositionBias:
+        calibration = self.calibration
+        if calibration is None or n not in calibration.counts:
+            raise self.store.missing(self.backbone.identity, self.model, n)
+        return calibration.position_bias(n)
+
+
+def _hits(opened: Sequence[OpenedCandidate], scores: Scores, top_n: int | None) -> tuple[RankedCandidate, ...]:
+    """Candidates by score; every member of a picture gets the picture's score, then all sum to 1."""
+    members = [(position, index, name) for position, c in enumerate(opened) for index, name in c.members]
+    if not members:
+        return ()
+    probabilities = listwise_probabilities(np.array([scores.log_scores[position] for position, _, _ in members]))
+    # Sorted by log score: probabilities far below the best one underflow to equal zeros.
+    order = sorted(range(len(members)), key=lambda i: (-scores.log_scores[members[i][0]], members[i][1]))
+    evidence = scores.posterior
+    return tuple(
+        RankedCandidate(
+            rank=rank,
+            index=members[i][1],
+            id=members[i][2],
+            score=float(probabilities[i]),
+            evidence=None if evidence is None else float(evidence[members[i][0]]),
+        )
+        for rank, i in enumerate(order[:top_n], start=1)
+    )
