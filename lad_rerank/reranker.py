@@ -244,7 +244,7 @@ class LADReranker:
         observation = self.backbone.observe(line, [candidate.image for candidate in opened])
         if observation.label_mass < LOW_LABEL_MASS:
             logger.warning(
-                "%s puts only %.2g of its probability on the labels of %d candidates: it would rather say something else.",
+                "%s puts only %.2g of its probability on the labels of %d candidates; it would rather say else.",
                 self.model, observation.label_mass, len(opened),
             )  # fmt: skip
         scores = score(observation, bias, method, self.settings)

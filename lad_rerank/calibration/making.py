@@ -14,6 +14,7 @@ from lad_rerank.backbones.base import Backbone
 from lad_rerank.calibration.record import Calibration, CountCalibration, Provenance
 from lad_rerank.calibration.samples import CalibrationSample, OpenedSample, open_samples, samples_digest
 from lad_rerank.debias.bias import position_bias
+from lad_rerank.debias.scoring import head_mean
 from lad_rerank.errors import CalibrationSampleError
 from lad_rerank.records import Observation
 
@@ -59,9 +60,7 @@ def make_calibration(
         if not usable:
             raise CalibrationSampleError(f"No calibration sample has {n} images; the largest has {largest}.")
         if len(usable) < FEW_SAMPLES:
-            logger.warning(
-                "Only %d calibration samples for %d candidates; five give a steadier estimate.", len(usable), n
-            )
+            logger.warning("Only %d calibration samples for %d candidates; five are steadier.", len(usable), n)
     total = sum(n * len(usable) for n, usable in chosen.items())
     done = 0
     records = {}
@@ -75,7 +74,7 @@ def make_calibration(
                 progress(done, total)
         bias = position_bias(
             np.stack([o.log_probs for o in observations]),
-            np.stack([o.attention["last"].mean(axis=1) for o in observations]),
+            np.stack([head_mean(o) for o in observations]),
             np.array(targets),
             observations[0].layers,
         )

@@ -171,7 +171,8 @@ def read_calibration(path: Path) -> Calibration:
     version = data.get("schema_version") if isinstance(data, dict) else None
     if version != SCHEMA_VERSION:
         raise CalibrationFileError(
-            f"The calibration {path} has schema version {version}, this release reads {SCHEMA_VERSION}; calibrate again."
+            f"The calibration {path} has schema version {version}, this release reads {SCHEMA_VERSION}; "
+            "calibrate again."
         )
     try:
         return Calibration.model_validate(data)

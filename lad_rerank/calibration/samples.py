@@ -54,7 +54,7 @@ class CalibrationSample:
             target = list(images).index(target)
         if isinstance(target, bool) or not isinstance(target, int):
             raise CalibrationSampleError(
-                f"Calibration sample {number}: target must be the index of the right image (or its path), got {target!r}."
+                f"Calibration sample {number}: target must be the index or path of the right image, got {target!r}."
             )
         return cls(query, images, target)
 

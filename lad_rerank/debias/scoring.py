@@ -34,14 +34,12 @@ class ScoringSettings:
         layer_mean: ``"geometric"`` (Eq. 11) or ``"arithmetic"`` (the authors' code).
         mixture: ``"log"`` subtracts the posterior-weighted bias in nats, as the authors' code does;
             ``"probability"`` is Eq. 13 to the letter, ``log sum_k pi_k P_bias(j | k)``.
-        read_out: Which row of the Observation's attention is read.
     """
 
     top_layers: int = 2
     tau: float = 5.0
     layer_mean: LayerMean = "geometric"
     mixture: Literal["log", "probability"] = "log"
-    read_out: Literal["last", "query"] = "last"
 
     @classmethod
     def authors_code(cls) -> ScoringSettings:
@@ -75,9 +73,9 @@ class Scorer:
     needs_calibration: bool
 
 
-def head_mean(observation: Observation, settings: ScoringSettings) -> FloatArray:
-    """(L, N) head-averaged attention of the read-out row the settings name (Eq. 6)."""
-    mean: FloatArray = observation.attention[settings.read_out].mean(axis=1)
+def head_mean(observation: Observation) -> FloatArray:
+    """(L, N) head-averaged attention of the last prompt token (Eq. 6)."""
+    mean: FloatArray = observation.attention["last"].mean(axis=1)
     return mean
 
 
@@ -89,7 +87,7 @@ def _attention_posterior(
         raise InvalidRequestError(
             f"The calibration was read in layers {bias.layers}, this pass in {observation.layers}; calibrate again."
         )
-    attention = head_mean(observation, settings)
+    attention = head_mean(observation)
     layers = layers_by_mass(attention, settings.top_layers)
     log_evidence = purified_log_evidence(attention, bias.attention_prior, layers, settings.layer_mean)
     return log_evidence, posterior(log_evidence, settings.tau)
@@ -108,7 +106,7 @@ def _pride(observation: Observation, bias: PositionBias | None, settings: Scorin
 
 def _raw_attention(observation: Observation, bias: PositionBias | None, settings: ScoringSettings) -> Scores:
     """Attention mass as it is, mean over the chosen layers; needs no calibration."""
-    attention = head_mean(observation, settings)
+    attention = head_mean(observation)
     layers = layers_by_mass(attention, settings.top_layers)
     with np.errstate(divide="ignore"):
         return Scores(np.log(attention[layers].mean(axis=0)))

@@ -1,0 +1,3 @@
+"""How good, and how dependent on order, a ranking is."""
+
+from __future__ import annotations
