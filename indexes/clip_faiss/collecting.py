@@ -23,8 +23,11 @@ Images: TypeAlias = "str | PathLike[str] | Iterable[ImageSource | Candidate]"
 """A folder, or a list of image sources and candidates."""
 
 SUFFIXES = frozenset(
-    ".apng .avif .bmp .dib .gif .heic .heif .ico .jfif .jp2 .jpe .jpeg .jpg .pgm .png .pnm .ppm .tif .tiff "
-    ".webp".split()
+    f".{name}"
+    for name in (
+        *("apng", "avif", "bmp", "dib", "gif", "heic", "heif", "ico", "jfif", "jp2", "jpe", "jpeg", "jpg"),
+        *("pgm", "png", "pnm", "ppm", "tif", "tiff", "webp"),
+    )
 )
 """Names of files in a folder that are taken for pictures, in lower case."""
 

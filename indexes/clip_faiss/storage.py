@@ -23,7 +23,7 @@ from clip_faiss.errors import FirstStageError
 from clip_faiss.fingerprint import EncoderFingerprint
 
 MANIFEST = "index.json"
-SCHEMA = 1
+SCHEMA: Literal[1] = 1
 
 _STRICT = ConfigDict(extra="forbid")
 
@@ -70,9 +70,7 @@ class Manifest(BaseModel):
     items: list[StoredItem]
 
 
-def write(
-    folder: Path, vectors: Any, items: Sequence[Item], encoder: EncoderFingerprint, images: Path | None
-) -> None:
+def write(folder: Path, vectors: Any, items: Sequence[Item], encoder: EncoderFingerprint, images: Path | None) -> None:
     """Write an index; an older one in the same folder stays whole until the new one is.
 
     Args:

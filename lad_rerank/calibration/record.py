@@ -151,9 +151,7 @@ class Calibration(_Record):
     def to_json(self) -> str:
         """Readable JSON: indented, one array row a line."""
         text = json.dumps(self.model_dump(mode="json"), indent=1, ensure_ascii=False)
-        return (
-            re.sub(r"\[([^\[\]{}\"]*)\]", lambda m: "[" + ", ".join(m[1].replace(",", " ").split()) + "]", text) + "\n"
-        )
+        return re.sub(r"\[([^\[\]{}\"]*)\]", lambda row: "[" + " ".join(row[1].split()) + "]", text) + "\n"
 
 
 def read_calibration(path: Path) -> Calibration:

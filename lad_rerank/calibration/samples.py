@@ -116,7 +116,7 @@ def open_samples(
         digests = tuple(image_digest(image) for image in images)
         if len(set(digests)) < len(digests):
             raise CalibrationSampleError(
-                f"Calibration sample {number} holds the same picture twice; nobody could tell them apart."
+                f"Calibration sample {number} holds the same picture twice; remove one of them."
             )
         opened.append(OpenedSample(query, tuple(images), digests, sample.target))
     if not opened:
@@ -148,7 +148,7 @@ def samples_from_titles(
     """
     if candidates < 2 or count < 1:
         raise CalibrationSampleError(
-            f"A sample needs two candidates, a calibration one sample; got {candidates}, {count}."
+            f"A sample needs at least 2 candidates and a calibration 1 sample; got {candidates} and {count}."
         )
     rng = random.Random(seed)
     usable = [(title.strip(), image) for title, image in titled if title and title.strip()]

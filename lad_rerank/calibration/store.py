@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import re
+import shlex
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -56,9 +57,8 @@ class CalibrationStore:
 
     def __init__(self, folders: Sequence[Path] | None = None, save_to: Path | None = None) -> None:
         self.save_to = save_to or user_folder()
-        self.folders = (
-            tuple(folders) if folders is not None else tuple(dict.fromkeys((self.save_to, *search_folders())))
-        )
+        default = dict.fromkeys((self.save_to, *search_folders()))
+        self.folders = tuple(folders if folders is not None else default)
 
     def find(self, identity: BackboneIdentity) -> Calibration | None:
         """The calibration made for this identity, from the first folder that holds one."""
@@ -80,8 +80,8 @@ class CalibrationStore:
         labels = "" if identity.labels == "digits" else f" --labels {identity.labels}"
         return CalibrationMissingError(
             f"There is no calibration of {model} for {n} candidates.{near} Make one with: "
-            f"lad-rerank calibrate --model {model}{labels} --samples FILE.jsonl --candidates 2-{max(n, 8)} "
-            "(or LADReranker.calibrate(samples)); methods 'vanilla' and 'raw_attention' need none."
+            f"lad-rerank calibrate --model {shlex.quote(model)}{labels} --samples FILE.jsonl "
+            f"--candidates 2-{max(n, 8)} (or LADReranker.calibrate(samples)); methods 'vanilla' and 'raw_attention' need none."
         )
 
     def save(self, calibration: Calibration) -> Path:

@@ -23,7 +23,8 @@ def accuracy(choices: IntArray, relevant: Sequence[Collection[int]]) -> FloatArr
         (T,) in [0, 1].
     """
     hit = [[choice in relevant[q] for q, choice in enumerate(order)] for order in choices.tolist()]
-    return np.array(hit, dtype=np.float64).mean(axis=1)
+    share: FloatArray = np.array(hit, dtype=np.float64).mean(axis=1)
+    return share
 
 
 def consistency(choices: IntArray) -> float:

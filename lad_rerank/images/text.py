@@ -69,7 +69,7 @@ def read_base64(text: str, limits: ImageLimits) -> bytes | None:
     if len(squeezed) < _SHORTEST_IMAGE or not _BASE64.fullmatch(squeezed):
         return None
     name = f"The base64 text {shorten(text)}"
-    limits.check_bytes(len(squeezed) // 4 * 3, name)
+    limits.check_bytes(len(squeezed.rstrip("=")) * 3 // 4, name)
     try:
         data = decode_base64(squeezed, name, limits)
     except ImageError:
@@ -86,7 +86,7 @@ def decode_base64(text: str, name: str, limits: ImageLimits) -> bytes:
         ImageError: Other characters, an impossible length, or over ``max_bytes``.
     """
     squeezed = "".join(text.split()).translate(str.maketrans("-_", "+/")).rstrip("=")
-    limits.check_bytes(len(squeezed) // 4 * 3, name)
+    limits.check_bytes(len(squeezed) * 3 // 4, name)
     try:
         return base64.b64decode(squeezed + "=" * (-len(squeezed) % 4), validate=True)
     except (binascii.Error, ValueError) as error:

@@ -101,16 +101,22 @@ def _fit(
         for group in optimiser.param_groups:
             group["lr"] = schedule(step, steps, RATE)
         rows = order[step * BATCH : (step + 1) * BATCH]
-        captions = [_caption(items[row], seed * 1_000_003 + step * BATCH + i) for i, row in enumerate(rows)]
+        drawn = seed * 1_000_003 + step * BATCH
+        stated = [_stated(drawn + i) for i in range(len(rows))]
+        captions = [caption(items[r].product, drawn + i, stated[i]) for i, r in enumerate(rows)]
+        named = torch.tensor([[name in names for name in ATTRIBUTES] for names in stated])
         tokens = _with_unknown_words(_tokens(tokenizer, captions), rng)
         with torch.autocast("cpu", torch.bfloat16):
             seen = model.encode_image(_normalised(pixels[rows]))
             read = model.encode_text(tokens)
-        seen, read = seen.float(), read.float()
-        logits = model.logit_scale.exp() * F.normalize(seen, dim=-1) @ F.normalize(read, dim=-1).T
-        pairs = torch.arange(len(rows))
-        contrast = (F.cross_entropy(logits, pairs) + F.cross_entropy(logits.T, pairs)) / 2
-        told = [F.cross_entropy(heads[name](seen), targets[rows, i]) for i, name in enumerate(ATTRIBUTES)]
+        seen, read, wanted_values = seen.float(), read.float(), targets[rows]
+        logits = model.logit_scale.exp() * F.normalize(read, dim=-1) @ F.normalize(seen, dim=-1).T
+        contrast = _contrast(logits, wanted_values, named)
+        told = [F.cross_entropy(heads[name](seen), wanted_values[:, i]) for i, name in enumerate(ATTRIBUTES)]
+        told += [
+            F.cross_entropy(heads[name](read[named[:, i]]), wanted_values[named[:, i], i])
+            for i, name in enumerate(ATTRIBUTES)
+        ]
         loss = contrast + ATTRIBUTE_WEIGHT * torch.stack(told).sum()
         optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -118,10 +124,7 @@ def _fit(
         optimiser.step()
         with torch.no_grad():
             model.logit_scale.clamp_(max=np.log(100.0))  # as CLIP does, against a runaway temperature
-        right = (logits.argmax(0) == pairs).float().mean().item()
-        progress(
-            step + 1, steps, f"loss {loss.item():.2f}  contrast {contrast.item():.2f}  in batch {100 * right:.0f} %"
-        )
+        progress(step + 1, steps, f"loss {loss.item():.2f}  contrast {contrast.item():.2f}")
     model.eval()
 
 
@@ -130,10 +133,32 @@ def _embedding(model: Any) -> int:
     return int(model.text_projection.shape[1])
 
 
-def _caption(item: Item, seed: int) -> str:
+def _stated(seed: int) -> tuple[str, ...]:
     """Half of the captions name all five attributes, the others two to four."""
     partial = Random(f"partial {seed}").random() < 0.5
-    return caption(item.product, seed, random_attributes(seed) if partial else None)
+    return random_attributes(seed) if partial else ATTRIBUTES
+
+
+def _contrast(logits: torch.Tensor, values: torch.Tensor, named: torch.Tensor) -> torch.Tensor:
+    """Symmetric cross-entropy of caption i and picture i within a batch.
+
+    A picture that has everything a caption names is no wrong answer to it, so it is left out unless it
+    is the caption's own: partial captions fit several pictures of a batch.
+
+    Args:
+        logits: (B, B), captions by pictures.
+        values: (B, 5) attribute indices of the pictures.
+        named: (B, 5) bool, whether the caption names the attribute.
+    """
+    import torch
+    from torch.nn import functional as F
+
+    same = values[:, None, :] == values[None, :, :]
+    fits = (same | ~named[:, None, :]).all(-1)
+    own = torch.eye(len(values), dtype=torch.bool)
+    logits = logits.masked_fill(fits & ~own, float("-inf"))
+    pairs = torch.arange(len(values))
+    return (F.cross_entropy(logits, pairs) + F.cross_entropy(logits.T, pairs)) / 2
 
 
 def _tokens(tokenizer: Any, texts: Sequence[str]) -> torch.Tensor:

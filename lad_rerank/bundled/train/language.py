@@ -107,7 +107,7 @@ def forward(model: Any, packed: Packed, features: torch.Tensor) -> Pass:
             allowed = may if number == last else may[:, :, :questions]
             weights = scores.masked_fill(~allowed, float("-inf")).softmax(-1)
             if number in GROUNDED:
-                each = weights[..., span].unflatten(-1, (n, BLOCK))[..., 1:-1].sum(-1)
+                each = weights[:, :, :questions, span].unflatten(-1, (n, BLOCK))[..., 1:-1].sum(-1)
                 mass.append(each.mean(1))
         if number == last:
             out = weights.to(v.dtype) @ v
@@ -277,7 +277,10 @@ def train_language(
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimiser.step()
-        for name, value in {**{k: v.item() for k, v in found.items()}, **{f"{k} %": 100 * v for k, v in figures.items()}}.items():
+        for name, value in {
+            **{k: v.item() for k, v in found.items()},
+            **{f"{k} %": 100 * v for k, v in figures.items()},
+        }.items():
             running[name] = 0.95 * running.get(name, value) + 0.05 * value
         progress(step + 1, plan.steps, "  ".join(f"{k} {v:.2f}" for k, v in running.items()))
     return {"loss": float(loss.detach()), **running}

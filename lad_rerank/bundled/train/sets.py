@@ -68,10 +68,7 @@ class SetMaker:
         """Draw a set of n different products and some questions about it."""
         keys = self._hard(rng, n) if rng.random() < 0.5 else rng.sample(self._keys, n)
         rng.shuffle(keys)
-        products = [
-            Product(**{name: VALUES[name][i] for name, i in zip(ATTRIBUTES, key, strict=True)})
-            for key in keys
-        ]
+        products = [Product(**{name: VALUES[name][i] for name, i in zip(ATTRIBUTES, key, strict=True)}) for key in keys]
         asked = tuple(self._question(rng, products) for _ in range(questions))
         return TrainingSet(tuple(rng.choice(self._rows[key]) for key in keys), asked)
 
@@ -103,7 +100,5 @@ class SetMaker:
             if sum(right) == 1 or not missing or not only_one:
                 break
             names.append(missing.pop())
-        stated = tuple(
-            VALUES[name].index(asks[name]) + 1 if name in asks else UNSTATED for name in ATTRIBUTES
-        )
+        stated = tuple(VALUES[name].index(asks[name]) + 1 if name in asks else UNSTATED for name in ATTRIBUTES)
         return Question(caption(target, rng.getrandbits(32), names), right, stated)

@@ -102,9 +102,7 @@ def train_vision(
     parameters = [*visual.parameters(), *heads.parameters()]
     optimiser = torch.optim.AdamW(parameters, lr=plan.rate, weight_decay=0.02, betas=(0.9, 0.98))
     rng = np.random.default_rng(plan.seed)
-    order = np.concatenate(
-        [rng.permutation(len(pixels)) for _ in range(-(-plan.steps * plan.batch // len(pixels)))]
-    )
+    order = np.concatenate([rng.permutation(len(pixels)) for _ in range(-(-plan.steps * plan.batch // len(pixels)))])
     targets = torch.from_numpy(labels)
     for step in range(plan.steps):
         for group in optimiser.param_groups:
