@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lad_rerank.errors import InvalidRequestError
+from lad_rerank.images.text import existing_path, file_url_path, scheme_of
 from lad_rerank.records import Candidate
 
 if TYPE_CHECKING:
@@ -141,10 +142,14 @@ def _file(source: ImageSource | None) -> str | None:
     if not isinstance(source, (str, PathLike)):
         return None
     try:
-        path = Path(source)
-        return str(path.resolve()) if path.is_file() and _is_text(str(path)) else None
-    except (OSError, ValueError):  # base64, a data: URI: too long for a path, or with a NUL in it
+        is_url = isinstance(source, str) and scheme_of(source) == "file"
+        path = file_url_path(str(source)) if is_url else existing_path(os.fsdecode(source))
+        if path is None or not path.is_file():
+            return None
+        whole = str(path.resolve())
+    except (OSError, ValueError):  # base64 and the like, which open_image reads and no file system knows
         return None
+    return whole if _is_text(whole) else None
 
 
 def _checked_id(name: object, index: int) -> str:

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_LONGEST_ASPECT = 8
-
 
 class ClipEncoder:
     """An open_clip model, its tokenizer and its preprocessing.
@@ -173,7 +171,7 @@ class ClipEncoder:
 
         if not pictures:
             return np.empty((0, self.dimension), np.float32)
-        batch = torch.stack([self._transform(self._within_aspect(picture)) for picture in pictures])
+        batch = torch.stack([self._transform(picture) for picture in pictures])
         with torch.inference_mode():
             return _normalised(self.model.encode_image(batch.to(self.device)), self.name)
 
@@ -223,21 +221,6 @@ class ClipEncoder:
                     self.name,
                     self.context_length,
                 )
-
-    def _within_aspect(self, picture: Image) -> Image:
-        """Cut the ends off an extremely long picture before it is scaled up.
-
-        Scaling its short side to the model's size and then taking the middle would need hundreds of
-        megabytes for 1 x 5000 pixels; the middle is the same either way.
-        """
-        if self._settings.get("resize_mode") != "shortest":
-            return picture
-        width, height = picture.size
-        longest = _LONGEST_ASPECT * min(width, height)
-        if max(width, height) <= longest:
-            return picture
-        left, top = max(0, (width - longest) // 2), max(0, (height - longest) // 2)
-        return picture.crop((left, top, left + min(width, longest), top + min(height, longest)))
 
     def __repr__(self) -> str:
         return f"ClipEncoder({self.name!r}, device={self.device!r})"

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,12 @@ DIGESTS: dict[str, str] = json.loads((MODELS.parent / "digests.json").read_text(
 
 
 @pytest.fixture(scope="module")
-def loaded() -> Iterator[tuple[Any, Any]]:
+def loaded() -> tuple[Any, Any]:
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
     folder = bundled.mllm_folder()
     model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
-    yield model.eval(), AutoProcessor.from_pretrained(folder, local_files_only=True)
+    return model.eval(), AutoProcessor.from_pretrained(folder, local_files_only=True)
 
 
 def _inputs(processor: Any, images: list[Any], text: str, style: LabelStyle) -> Any:

@@ -37,7 +37,9 @@ def test_same_pictures_give_the_same_vectors_whatever_the_batch(
     np.testing.assert_allclose(together, encoder.encode_images(pictures, batch_size=1), atol=1e-5)
 
 
-def test_vectors_are_those_of_plain_open_clip(model_folder: Path, encoder: ClipEncoder, pictures: list[Image.Image]) -> None:
+def test_vectors_are_those_of_plain_open_clip(
+    model_folder: Path, encoder: ClipEncoder, pictures: list[Image.Image]
+) -> None:
     import open_clip
     import torch
 
@@ -74,14 +76,6 @@ def test_bytes_and_paths_and_pictures_are_one(
     pictures[0].save(tmp_path / "a.png")
     rows = encoder.encode_images([pictures[0], stream.getvalue(), tmp_path / "a.png", str(tmp_path / "a.png")])
     np.testing.assert_allclose(rows, rows[:1].repeat(4, 0), atol=1e-6)
-
-
-def test_a_very_long_picture_needs_no_memory_and_is_read_in_the_middle(encoder: ClipEncoder) -> None:
-    noise = np.random.default_rng(0).integers(0, 255, (8, 4000, 3), dtype=np.uint8)
-    whole, middle = Image.fromarray(noise), Image.fromarray(noise[:, 1960:2040])
-    rows = encoder.encode_images([whole, middle, whole.rotate(90, expand=True)])
-    np.testing.assert_allclose(rows[0], rows[1], atol=1e-5)
-    assert np.isfinite(rows).all()
 
 
 @pytest.mark.parametrize(
@@ -162,9 +156,9 @@ def test_other_preprocessing_is_another_encoder(encoder: ClipEncoder, model_fold
 
 
 def test_unknown_names_get_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(FirstStageError, match="ViT-B-32"):
+    with pytest.raises(FirstStageError, match=r"Did you mean .*ViT-B-32"):
         ClipEncoder.load("ViT-B-23")
-    with pytest.raises(FirstStageError, match="random weights find nothing.*openai"):
+    with pytest.raises(FirstStageError, match=r"random weights find nothing.*openai"):
         ClipEncoder.load("ViT-B/32")
     with pytest.raises(FirstStageError, match="no encoder folder"):
         ClipEncoder.load(f"local-dir:{tmp_path}/nowhere")
@@ -174,7 +168,9 @@ def test_unknown_names_get_a_sentence(tmp_path: Path) -> None:
         ClipEncoder.load("bundled", pretrained="openai")
 
 
-def test_a_folder_without_or_with_foreign_weights_is_refused(model_folder: Path, bpe_folder: Path, tmp_path: Path) -> None:
+def test_a_folder_without_or_with_foreign_weights_is_refused(
+    model_folder: Path, bpe_folder: Path, tmp_path: Path
+) -> None:
     bare = shutil.copytree(model_folder, tmp_path / "bare")
     (bare / "open_clip_model.safetensors").unlink()
     with pytest.raises(FirstStageError, match=r"bare.*cannot be loaded"):

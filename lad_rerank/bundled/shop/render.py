@@ -67,9 +67,9 @@ def _pattern(pattern: str) -> Image:
         for y in range(0, 150, 20):
             draw.rectangle((0, y * unit, size, (y + 10) * unit), fill=255)
     elif pattern == "dotted":
-        for row, y in enumerate(range(0, 160, 15)):
+        for row, top in enumerate(range(0, 160, 15)):
             for x in range(0, 160, 19):
-                left, up, r = (x + 9.5 * (row % 2)) * unit, y * unit, 5.4 * unit
+                left, up, r = (x + 9.5 * (row % 2)) * unit, top * unit, 5.4 * unit
                 draw.ellipse((left - r, up - r, left + r, up + r), fill=255)
     elif pattern == "checked":
         for row in range(12):

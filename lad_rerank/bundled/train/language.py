@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from lad_rerank.bundled.shop import ATTRIBUTES, VALUES
 from lad_rerank.bundled.shop.products import WORDS
 from lad_rerank.bundled.train.config import HIDDEN, TOKENS_PER_IMAGE, LanguagePlan
-from lad_rerank.bundled.train.packing import BLOCK, Packed, Packer
+from lad_rerank.bundled.train.packing import BLOCK, Packed, Packer, token_id
 from lad_rerank.bundled.train.sets import SetMaker, TrainingSet
 from lad_rerank.bundled.train.vision import Progress, schedule, silent
 
@@ -51,7 +51,7 @@ class Pass:
 
 
 def _heads(x: torch.Tensor, size: int) -> torch.Tensor:
-    return x.unflatten(-1, (-1, size)).transpose(1, 2)
+    return x.view(*x.shape[:2], -1, size).transpose(1, 2)
 
 
 def forward(model: Any, packed: Packed, features: torch.Tensor) -> Pass:
@@ -199,7 +199,7 @@ def start_weights(model: Any, tokenizer: Any, classifiers: nn.ModuleDict, featur
             if len(meaning) > 1:  # "on", "a", "with"
                 continue
             ((name, number),) = meaning
-            row = classifiers[name].weight[number]
+            row = cast("torch.Tensor", classifiers[name].weight)[number]
             for text in (word, f" {word}"):
                 ids = tokenizer(text, add_special_tokens=False)["input_ids"]
                 if len(ids) <= 2:
@@ -259,7 +259,7 @@ def train_language(
     ]
     optimiser = torch.optim.AdamW(parameters, lr=plan.rate, weight_decay=0.01, betas=(0.9, 0.98))
     rng, maker, packer = Random(plan.seed), SetMaker(labels), Packer(tokenizer)
-    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    end = token_id(tokenizer, "<|im_end|>")
     running: dict[str, float] = {}
     for step in range(plan.steps):
         for group in optimiser.param_groups:

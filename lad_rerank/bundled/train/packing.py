@@ -48,6 +48,14 @@ class Packed:
     single: bool
 
 
+def token_id(tokenizer: Qwen2Tokenizer, token: str) -> int:
+    """The id of one token by its text."""
+    found = tokenizer.convert_tokens_to_ids(token)
+    if not isinstance(found, int):
+        raise TypeError(f"{token!r} is no single token of this tokenizer.")
+    return found
+
+
 class Packer:
     """Turns training sets into token ids.
 
@@ -56,11 +64,16 @@ class Packer:
     """
 
     def __init__(self, tokenizer: Qwen2Tokenizer) -> None:
-        self._encode = lambda text: tokenizer(text, add_special_tokens=False)["input_ids"]
-        self._end = tokenizer.convert_tokens_to_ids("<|im_end|>")
-        self._start_image, self._pad, self._end_image = tokenizer.convert_tokens_to_ids(
-            ["<|vision_start|>", "<|image_pad|>", "<|vision_end|>"]
-        )
+        self._tokenizer = tokenizer
+        self._end = token_id(tokenizer, "<|im_end|>")
+        self._image = [
+            token_id(tokenizer, "<|vision_start|>"),
+            *[token_id(tokenizer, "<|image_pad|>")] * TOKENS_PER_IMAGE,
+            token_id(tokenizer, "<|vision_end|>"),
+        ]
+
+    def _encode(self, text: str) -> list[int]:
+        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def pack(self, sets: list[TrainingSet], style: LabelStyle) -> Packed:
         """Pack sets of the same size and number of questions.
@@ -74,13 +87,11 @@ class Packer:
         n, count = len(sets[0].rows), len(sets[0].questions)
         before, after = question_parts(n, style)
         opening = self._encode("<|im_start|>user\n")
-        image = [self._start_image, *[self._pad] * TOKENS_PER_IMAGE, self._end_image]
         # The space before a caption is part of its first word's token.
-        prefix = opening + image * n + self._encode(before.removesuffix(" "))
+        prefix = opening + self._image * n + self._encode(before.removesuffix(" "))
         tail = f"{after}<|im_end|>\n<|im_start|>assistant\n"
         answers = [self._encode(label) for label in candidate_labels(n, style)]
-        texts = [f" {q.caption}{tail}" for s in sets for q in s.questions]
-        segments: list[list[int]] = self._encode(texts)
+        segments = [self._encode(f" {q.caption}{tail}") for s in sets for q in s.questions]
         length = -(-(max(map(len, segments)) + 1) // 8) * 8
         ends, rows = [], []
         for i, segment in enumerate(segments):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lad_rerank.bundled.train.config import LanguagePlan, VisionPlan, model_config
 from lad_rerank.bundled.train.language import train_language
+from lad_rerank.bundled.train.packing import token_id
 from lad_rerank.bundled.train.pictures import draw_pictures
 from lad_rerank.bundled.train.save import save_mllm
 from lad_rerank.bundled.train.tokenizer import SPECIAL, build_processor, build_tokenizer
@@ -34,7 +35,7 @@ def new_model(seed: int) -> tuple[Any, Any]:
     from transformers import Qwen2_5_VLForConditionalGeneration
 
     tokenizer = build_tokenizer()
-    special = {text: tokenizer.convert_tokens_to_ids(text) for text in SPECIAL}
+    special = {text: token_id(tokenizer, text) for text in SPECIAL}
     torch.manual_seed(seed)
     return Qwen2_5_VLForConditionalGeneration(model_config(len(tokenizer), special)), build_processor(tokenizer)
 

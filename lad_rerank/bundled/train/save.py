@@ -19,13 +19,12 @@ def save_mllm(model: Any, processor: Qwen2_5_VLProcessor, out: Path) -> None:
         processor: Its processor.
         out: Folder, made if missing.
     """
-    import torch
     from transformers import GenerationConfig, Qwen2_5_VLForConditionalGeneration
 
     out.mkdir(parents=True, exist_ok=True)
     half = Qwen2_5_VLForConditionalGeneration(model.config)
     half.load_state_dict(model.state_dict())
-    half.to(torch.float16)
+    half.half()
     half.generation_config = GenerationConfig(
         do_sample=False,
         max_new_tokens=4,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lad_rerank.bundled.shop import all_products, caption
 from lad_rerank.bundled.train.config import MERGE, PATCH
@@ -75,9 +75,8 @@ def build_tokenizer() -> Qwen2Tokenizer:
     learnt = json.loads(bpe.to_str())["model"]
     tokenizer = Qwen2Tokenizer(
         vocab=learnt["vocab"],
-        merges=[tuple(pair) for pair in learnt["merges"]],
-        unk_token=None,
-        bos_token=None,
+        merges=[tuple(pair) for pair in learnt["merges"]],  # type: ignore[misc]  # pairs, as in the file
+        unk_token=None,  # type: ignore[arg-type]  # bytes leave nothing unknown
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
         model_max_length=4096,
@@ -91,7 +90,7 @@ def build_processor(tokenizer: Qwen2Tokenizer) -> Qwen2_5_VLProcessor:
     """The processor: any picture becomes about 64 x 64 pixels, its aspect ratio kept."""
     from transformers import Qwen2_5_VLProcessor, Qwen2VLImageProcessor, Qwen2VLVideoProcessor
 
-    sizes = {"patch_size": PATCH, "merge_size": MERGE, "temporal_patch_size": 2}
+    sizes: dict[str, Any] = {"patch_size": PATCH, "merge_size": MERGE, "temporal_patch_size": 2}
     area = {"shortest_edge": 64 * 64, "longest_edge": 64 * 64}
     return Qwen2_5_VLProcessor(
         image_processor=Qwen2VLImageProcessor(size=area, **sizes),
