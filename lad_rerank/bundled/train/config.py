@@ -12,6 +12,8 @@ PATCH = 8
 MERGE = 2
 HIDDEN = 128
 TOKENS_PER_IMAGE = 16
+INITIAL = 0.08
+"""Spread of new weights, about 1 / sqrt(HIDDEN): with the usual 0.02 shapes are learnt six times slower."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +30,9 @@ class VisionPlan:
     """
 
     images: int = 24_000
-    steps: int = 560
+    steps: int = 420
     batch: int = 128
-    rate: float = 1.5e-3
+    rate: float = 1e-3
     seed: int = 1
     workers: int = 2
 
@@ -41,7 +43,7 @@ class LanguagePlan:
 
     Attributes:
         steps: Optimiser steps.
-        tokens: Image tokens a step, about: small sets come in larger batches.
+        sequences: Sequences a step.
         segments: Captions asked about the same images, each with its own answer.
         rate: Peak learning rate of AdamW.
         seed: Fixes weights, sets and captions.
@@ -85,12 +87,14 @@ def model_config(vocabulary: int, special: dict[str, int]) -> Qwen2_5_VLConfig:
             "eos_token_id": special["<|im_end|>"],
             "pad_token_id": special["<|endoftext|>"],
             "tie_word_embeddings": False,
+            "initializer_range": INITIAL,
         },
         vision_config={
             "depth": 4,
             "hidden_size": HIDDEN,
             "intermediate_size": 256,
             "num_heads": 4,
+            "initializer_range": INITIAL,
             "patch_size": PATCH,
             "spatial_merge_size": MERGE,
             "temporal_patch_size": 2,

@@ -1,0 +1,54 @@
+"""Loading a reranker for a command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from lad_rerank.cli.progress import note
+
+if TYPE_CHECKING:
+    from lad_rerank.prompt import LabelStyle
+    from lad_rerank.reranker import LADReranker
+
+
+def load_reranker(
+    model: str,
+    *,
+    method: str = "lad",
+    calibration: Path | None = None,
+    labels: str = "digits",
+    device: str | None = None,
+    dtype: str | None = None,
+    max_pixels: int | None = None,
+    allow_urls: bool = False,
+) -> LADReranker:
+    """Load a model, quietly.
+
+    Args:
+        model: ``"bundled"``, a local folder or a hub id.
+        method: Name of a scorer.
+        calibration: A file, in place of the store's.
+        labels: ``"digits"`` or ``"letters"``, checked already.
+        device: See ``LADReranker.from_pretrained``, like all that follow.
+        dtype: Name of a floating point type.
+        max_pixels: Pixel budget of one image.
+        allow_urls: Whether images may be fetched.
+    """
+    note(f"Loading {model} ...")
+    from transformers.utils import logging
+
+    from lad_rerank.reranker import LADReranker
+
+    # Its bar over weights is no news to a person, and none of its bars belongs into a log.
+    logging.disable_progress_bar()
+    return LADReranker.from_pretrained(
+        model,
+        method=method,
+        calibration=calibration,
+        labels=cast("LabelStyle", labels),
+        device=device,
+        dtype=dtype,
+        max_pixels=max_pixels,
+        allow_urls=allow_urls,
+    )

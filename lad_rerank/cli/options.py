@@ -1,0 +1,97 @@
+"""Arguments and options that several commands share, checked before anything is loaded."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, TypeAlias, get_args
+
+import typer
+
+from lad_rerank.errors import InvalidRequestError
+from lad_rerank.prompt import LabelStyle, clean_query
+
+DTYPES = ("float32", "bfloat16", "float16")
+MOST_CANDIDATES = 256
+"""Far beyond what any model is good at; keeps a slip of the finger from asking for millions."""
+
+
+def check_query(value: str) -> str:
+    """Refuse a query without words; it is passed on as it is."""
+    try:
+        clean_query(value)
+    except InvalidRequestError as error:
+        raise typer.BadParameter(str(error)) from error
+    return value
+
+
+def check_method(value: str) -> str:
+    """Refuse an unknown method."""
+    from lad_rerank.debias.scoring import get_scorer
+
+    try:
+        get_scorer(value)
+    except InvalidRequestError as error:
+        raise typer.BadParameter(str(error)) from error
+    return value
+
+
+def check_labels(value: str) -> str:
+    """Refuse an unknown style of labels."""
+    if value not in (known := get_args(LabelStyle)):
+        raise typer.BadParameter(f"{value!r} is no style of labels; choose {' or '.join(known)}.")
+    return value
+
+
+def check_dtype(value: str | None) -> str | None:
+    """Refuse an unknown floating point type."""
+    if value is not None and value not in DTYPES:
+        raise typer.BadParameter(f"{value!r} is no floating point type to run in; choose {', '.join(DTYPES)}.")
+    return value
+
+
+def parse_counts(value: str | None) -> list[int] | None:
+    """Numbers of candidates from ``"8"``, ``"2-12"`` or ``"2,4,8"``, ascending, each once.
+
+    Raises:
+        typer.BadParameter: It is nothing of the kind, or a number is below 2 or above 256.
+    """
+    if value is None:
+        return None
+    counts: set[int] = set()
+    for part in value.split(","):
+        match = re.fullmatch(r"\s*([0-9]{1,4})\s*(?:-\s*([0-9]{1,4})\s*)?", part)
+        if match is None:
+            raise typer.BadParameter(f"{value!r} is no number of candidates; write 8, 2-12 or 2,4,8.")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if not 2 <= first <= last <= MOST_CANDIDATES:
+            raise typer.BadParameter(f"{part.strip()!r} must be within 2-{MOST_CANDIDATES}, the smaller number first.")
+        counts.update(range(first, last + 1))
+    return sorted(counts)
+
+
+Query: TypeAlias = Annotated[str, typer.Argument(help="What is looked for, in words.", callback=check_query)]
+Model: TypeAlias = Annotated[
+    str, typer.Option(help="Multimodal LLM: 'bundled', a local folder or a Hugging Face id.", show_default=True)
+]
+Method: TypeAlias = Annotated[
+    str, typer.Option(help="lad, attention, pride, vanilla or raw_attention.", callback=check_method)
+]
+Labels: TypeAlias = Annotated[
+    str, typer.Option(help="How candidates are named to the model: digits or letters.", callback=check_labels)
+]
+TopN: TypeAlias = Annotated[int | None, typer.Option("--top-n", min=1, help="Print only the best N.")]
+CalibrationFile: TypeAlias = Annotated[
+    Path | None, typer.Option("--calibration", help="Calibration file to use in place of the one kept for the model.")
+]
+Device: TypeAlias = Annotated[str | None, typer.Option(help="Such as cpu or cuda:1; a GPU where there is one.")]
+Dtype: TypeAlias = Annotated[
+    str | None,
+    typer.Option(help=f"{', '.join(DTYPES)}; by default what suits the device.", callback=check_dtype),
+]
+MaxPixels: TypeAlias = Annotated[
+    int | None, typer.Option("--max-pixels", min=1, help="Pixel budget of one image; 336 x 336 by default.")
+]
+AllowUrls: TypeAlias = Annotated[bool, typer.Option("--allow-urls", help="Fetch images given as http(s) URLs.")]
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else to stdout.")]
+Debug: TypeAlias = Annotated[bool, typer.Option("--debug", help="Show tracebacks and what the library logs.")]
