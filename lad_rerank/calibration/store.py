@@ -8,7 +8,7 @@ import logging
 import os
 import re
 import shlex
-import tempfile
+import uuid
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -99,13 +99,13 @@ class CalibrationStore:
         else:
             slug = re.sub(r"[^A-Za-z0-9._-]+", "-", calibration.provenance.model).strip("-.")[-60:] or "model"
             path = self.save_to / f"{slug}-{identity_digest(calibration.identity)}.json"
-        handle, temporary = tempfile.mkstemp(dir=self.save_to, prefix=".calibration-", suffix=".tmp")
+        # Not mkstemp: its files are for their owner alone, and a calibration may be shared.
+        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                stream.write(calibration.to_json())
+            temporary.write_text(calibration.to_json(), encoding="utf-8")
             os.replace(temporary, path)
         except BaseException:
-            Path(temporary).unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
         logger.info("Calibration written to %s.", path)
         return path
