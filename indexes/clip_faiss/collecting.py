@@ -83,7 +83,7 @@ def collect(
     if isinstance(images, (str, PathLike)):
         folder = _folder(images)
         found = [Candidate(image=folder / path, id=path, metadata={"path": path}) for path in _walk(folder)]
-    elif isinstance(images, (bytes, Mapping)) or not isinstance(images, Iterable):
+    elif not isinstance(images, Iterable) or _is_no_list(images):
         raise InvalidRequestError(
             f"Images must be a folder or a list of pictures, got one {type(images).__name__}; put it in a list."
         )
@@ -101,6 +101,12 @@ def collect(
         pending.append(Pending(Item(name, file, _as_json(notes, name)), one.image))
     _refuse_duplicates([p.item.id for p in pending], taken)
     return pending, folder
+
+
+def _is_no_list(images: object) -> bool:
+    """Whether something that can be iterated over is one picture: bytes, a stream, an array (H, W[, C])."""
+    one = isinstance(images, (bytes, bytearray, memoryview, Mapping, Candidate)) or hasattr(images, "read")
+    return one or (hasattr(images, "__array__") and getattr(images, "ndim", 0) < 4)
 
 
 def _folder(images: str | PathLike[str]) -> Path:

@@ -17,8 +17,9 @@ PROBE_LENGTH = 32
 """Components kept of each probe's vector: enough, since another model or preprocessing moves all of them."""
 
 TOLERANCE = 0.02
-"""Largest relative difference of two probes of one encoder. TF32 and other kernels stay below 0.005;
-SigLIP's normalisation constants in place of CLIP's move a picture by more than 0.05."""
+"""Largest relative difference of two probes of one encoder. Measured on the bundled model: bfloat16
+arithmetic in place of float32 moves a probe by 0.003, CLIP's normalisation constants in place of its own
+by 0.18, another mean alone by 0.13."""
 
 
 class EncoderFingerprint(BaseModel):

@@ -132,7 +132,6 @@ def _from_text(text: str, allow_urls: bool, limits: ImageLimits) -> Image:
 def _from_given_bytes(data: bytes, limits: ImageLimits) -> Image:
     """Encoded bytes; or base64 and ``data:`` URIs as bytes, as LlamaIndex's ``MediaResource`` keeps them."""
     name = f"The bytes object ({len(data):,} bytes)"
-    limits.check_bytes(len(data), name)
     if _TEXT_BYTES.issuperset(data[:256]):
         text = data.decode("latin-1")
         inner = read_data_uri(text, limits) if is_data_uri(text) else read_base64(text, limits)

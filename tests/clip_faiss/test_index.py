@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import io
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -177,8 +179,11 @@ def test_what_is_no_list_of_pictures_is_refused(
     pictures[0].save(tmp_path / "a.png")
     with pytest.raises(InvalidRequestError, match="is a file"):
         ClipFaissIndex.build(str(tmp_path / "a.png"), encoder=encoder)
-    with pytest.raises(InvalidRequestError, match="put it in a list"):
-        ClipFaissIndex.build(pictures[0], encoder=encoder)  # type: ignore[arg-type]
+    one: Any
+    for one in (pictures[0], np.asarray(pictures[0]), b"picture", io.BytesIO(b"picture"), Candidate(pictures[0])):
+        with pytest.raises(InvalidRequestError, match="put it in a list"):
+            ClipFaissIndex.build(one, encoder=encoder)
+    assert len(ClipFaissIndex.build(np.stack([np.asarray(p) for p in pictures[:2]]), encoder=encoder)) == 2
 
 
 def test_adding_goes_on_where_the_index_ends(encoder: ClipEncoder, pictures: list[Image.Image]) -> None:

@@ -232,7 +232,7 @@ def test_max_bytes_holds_for_every_form(tmp_path: Path) -> None:
     path = tmp_path / "mug.png"
     path.write_bytes(PNG)
     limits = ImageLimits(max_bytes=len(PNG) - 3)
-    for source in (path, str(path), PNG, BytesIO(PNG), B64, f"data:;base64,{B64}"):
+    for source in (path, str(path), PNG, BytesIO(PNG), B64, B64.encode(), f"data:;base64,{B64}"):
         with pytest.raises(ImageError, match="larger than"):
             open_image(source, limits=limits)
         assert_is_it(open_image(source, limits=ImageLimits(max_bytes=len(PNG))))

@@ -5,17 +5,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from llama_index.core import PromptTemplate
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.llms import MockLLM
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.schema import ImageNode, MetadataMode, QueryBundle
-from llama_index.retrievers.clip_faiss import ClipFaissRetriever
 
 from clip_faiss import ClipEncoder, ClipFaissIndex, FirstStageError
 from lad_rerank.bundled.shop import catalogue
 from lad_rerank.bundled.train.clip_model import new_clip, save_clip
 from lad_rerank.errors import InvalidRequestError
+from llama_index.retrievers.clip_faiss import ClipFaissRetriever
 
 
 @pytest.fixture(scope="module")
@@ -85,8 +84,7 @@ def test_paths_are_not_shown_to_models(index: ClipFaissIndex, tmp_path: Path) ->
 
 
 def test_a_picture_can_be_the_query(index: ClipFaissIndex) -> None:
-    path = index.image_path(index.search("mug", k=1)[0]) if index.file(index.search("mug", k=1)[0]) else None
-    path = path or index.image_path(next(h for h in index.search("mug") if index.file(h)))
+    path = next(index.image_path(hit) for hit in index.search("mug") if index.file(hit) is not None)
     nodes = ClipFaissRetriever(index, similarity_top_k=1).retrieve(QueryBundle("", image_path=str(path)))
     assert nodes[0].node_id == path.stem
     assert nodes[0].score == pytest.approx(1, abs=1e-5)
@@ -104,15 +102,10 @@ def test_retrievals_do_not_share_nodes(index: ClipFaissIndex) -> None:
 
 
 async def test_in_a_query_engine(index: ClipFaissIndex) -> None:
-    files = [row for row, name in enumerate(index.ids) if name != "item-00007"]
-    built = ClipFaissIndex.build(
-        [index.image_path(h) for h in sorted(index.search("mug", k=8), key=lambda h: h.row) if h.row in files],
-        encoder=index.encoder,
-        metadata=[{"title": f"product {row}"} for row in files],
-    )
+    files = [index.image_path(hit) for hit in index.search("mug") if index.file(hit) is not None]
+    built = ClipFaissIndex.build(files, encoder=index.encoder, metadata=[{"title": path.stem} for path in files])
     retriever = ClipFaissRetriever(built, similarity_top_k=2)
-    template = PromptTemplate("{context_str} {query_str}")
-    engine = RetrieverQueryEngine.from_args(retriever, llm=MockLLM(), text_qa_template=template, multimodal=True)
+    engine = RetrieverQueryEngine.from_args(retriever, llm=MockLLM(is_chat_model=True), multimodal=True)
     for response in (engine.query("a red mug"), await engine.aquery("a red mug")):
         assert [n.node_id for n in response.source_nodes] == [h.id for h in built.search("a red mug", k=2)]
         assert all(isinstance(n.node, ImageNode) and n.node.image_path for n in response.source_nodes)

@@ -6,9 +6,15 @@ import asyncio
 from os import PathLike, fspath
 from typing import TYPE_CHECKING
 
-from llama_index.core.base.base_retriever import BaseRetriever
-from llama_index.core.callbacks.base import CallbackManager
-from llama_index.core.schema import ImageNode, NodeWithScore, QueryBundle
+try:
+    from llama_index.core.base.base_retriever import BaseRetriever
+    from llama_index.core.callbacks.base import CallbackManager
+    from llama_index.core.schema import ImageNode, NodeWithScore, QueryBundle
+except ImportError as error:
+    raise ImportError(
+        'ClipFaissRetriever needs LlamaIndex: pip install "lad-rerank[llama-index,index]". '
+        f"Importing it failed with: {error}"
+    ) from error
 
 from clip_faiss import ClipFaissIndex
 
