@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from lad_rerank.backbones.answers import AnswerTokens, answer_tokens, render
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from transformers import ProcessorMixin
 
-    from lad_rerank.backbones.families.base import Family
+    from lad_rerank.backbones.families.base import Family, PixelBudget
 
 TEXT_INPUTS = frozenset(
     {"input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids", "text_replacement_offsets"}
@@ -90,7 +90,7 @@ class PromptEncoder:
         image_token_id: Placeholder id that stands for one visual token.
         style: How candidates are named.
         family: How this family's processor wants its images.
-        images_kwargs: Passed to the image processor: the pixel budget.
+        budget: Bound on the pixels of one image.
         delimited: Count each image's delimiters and row marks among its span.
     """
 
@@ -100,7 +100,7 @@ class PromptEncoder:
         image_token_id: int,
         style: LabelStyle,
         family: Family,
-        images_kwargs: Mapping[str, Any],
+        budget: PixelBudget,
         delimited: bool = False,
     ) -> None:
         self.processor = processor
@@ -108,7 +108,8 @@ class PromptEncoder:
         self._image_token_id = image_token_id
         self._style = style
         self._family = family
-        self._images_kwargs = dict(images_kwargs)
+        self._budget = budget
+        self._written = family.added(processor)
         self._delimited = delimited
         self._added = tuple(self.tokenizer.get_added_vocab())
         self.answer = lru_cache(maxsize=128)(lambda n: answer_tokens(processor, n, style))
@@ -120,7 +121,8 @@ class PromptEncoder:
         Raises:
             BackboneError: The processor does not say what stands for the image.
         """
-        output = self._process("".join(self._frame(self._family.alone)), [image] * self._family.alone)
+        alone = self._family.alone
+        output = self._process("".join(self._frame(alone)), [image] * alone)
         replacements = output["text_replacement_offsets"][0]
         text = replacements[0]["replacement"]
         tensors = {name: value for name, value in output.items() if name not in TEXT_INPUTS}
@@ -139,12 +141,11 @@ class PromptEncoder:
         parts = head.split(self._placeholder)
         if len(parts) != len(images) + 1:
             raise BackboneError(f"The chat template made {len(parts) - 1} placeholders of {len(images)} images.")
-        pieces = [parts[0]]
-        for image, part in zip(images, parts[1:], strict=True):
-            pieces += [image.text, part]
-        text = "".join(pieces) + safe + tail
+        before, after = self._written.behind_images + parts[-1], tail + self._written.last
+        shown = "".join(part + image.text for part, image in zip(parts, images, strict=False))
+        text = self._written.first + shown + before + safe + after
         ids = self.tokenizer(text, add_special_tokens=self._adds_bos(text))["input_ids"]
-        return self._located(ids, parts[-1], safe, tail, [i.text for i in images], tuple(images), None)
+        return self._located(ids, before, safe, after, [i.text for i in images], tuple(images), None)
 
     def encode_plain(self, query: str, images: Sequence[Image]) -> EncodedPrompt:
         """Encode a prompt by the processor itself, pixels and all.
@@ -155,33 +156,39 @@ class PromptEncoder:
         head, tail = self._frame(len(images))
         safe = safe_text(query, self._added)
         inputs = dict(self._process(head + safe + tail, list(images)))
-        replacements = inputs.pop("text_replacement_offsets")[0]
+        texts = [r["replacement"] for r in inputs.pop("text_replacement_offsets")[0]]
         ids = inputs["input_ids"][0].tolist()
-        behind = replacements[-1]["span"][1]
-        texts = [r["replacement"] for r in replacements]
-        prompt = self._located(ids, head[behind:], safe, tail, texts, (), inputs)
+        before = self._written.behind_images + head.rpartition(self._placeholder)[2]
+        prompt = self._located(ids, before, safe, tail + self._written.last, texts, (), inputs)
         if len(prompt.spans) != len(images):
             raise BackboneError(f"The processor made {len(prompt.spans)} image spans of {len(images)} images.")
         return prompt
 
     def _process(self, text: str, images: list[Image]) -> dict[str, Any]:
-        return dict(
+        output = dict(
             self.processor(
                 text=[text],
-                images=self._family.nested(images),
-                images_kwargs=self._images_kwargs,
+                images=[[self._family.shrunk(image, self._budget.pixels) for image in images]],
+                images_kwargs=dict(self._budget.images_kwargs),
+                add_special_tokens=self._adds_bos(text),
                 truncation=False,
                 return_text_replacement_offsets=True,
                 return_tensors="pt",
             )
         )
+        # PaliGemma's processor makes training labels where nobody asked for them.
+        output.pop("labels", None)
+        return output
 
-    @property
+    @cached_property
     def _placeholder(self) -> str:
-        """What the chat template writes for an image, before the processor replaces it."""
-        return str(
-            getattr(self.processor, "image_token", None) or self.tokenizer.convert_ids_to_tokens(self._image_token_id)
-        )
+        """What the chat template writes for an image: not always the token that the model sees."""
+        from PIL import Image
+
+        alone = self._family.alone
+        blank = Image.new("RGB", (64, 64))
+        output = self._process("".join(self._frame(alone)), [blank] * alone)
+        return str(output["text_replacement_offsets"][0][0]["text"])
 
     def _adds_bos(self, text: str) -> bool:
         """Whether the tokenizer may add what a template has not written already."""

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PAPER_PIXELS = 336 * 336
-"""The paper's image size; an area here, since aspect ratios are kept."""
 MEBIBYTE = 2**20
 
 
@@ -83,13 +81,13 @@ class HuggingFaceBackbone:
         self._context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         self._traits = read_traits(model, processor)
         self._family = family_of(model.config.model_type)
-        budget, images_kwargs = self._family.pixel_budget(processor, max_pixels or PAPER_PIXELS)
+        budget = self._family.pixel_budget(processor, max_pixels)
         attention_tap.install(model)
         modules = attention_tap.full_attention_modules(model)
         self._encoder = PromptEncoder(
-            processor, self._traits.image_token_id, labels, self._family, images_kwargs, spans == "delimited"
+            processor, self._traits.image_token_id, labels, self._family, budget, spans == "delimited"
         )
-        self._passes = Passes(model, self._traits, modules)
+        self._passes = Passes(model, self._traits, modules, self._family.marks_images)
         self._features: BoundedMemory[str, ImageFeatures] = BoundedMemory(max_feature_bytes, lambda f: f.nbytes)
         self._prepared: BoundedMemory[str, PreparedImage] = BoundedMemory(max_feature_bytes, lambda p: p.nbytes)
         self._kept: BoundedMemory[tuple[str, ...], KeptPrompt] = BoundedMemory(max_cache_bytes, lambda k: k.nbytes)
@@ -101,7 +99,7 @@ class HuggingFaceBackbone:
             prompt=PROMPT_VERSION,
             chat_template=text_digest(str(processor.chat_template)),
             labels=labels,
-            max_pixels=budget,
+            max_pixels=budget.pixels,
             spans=spans,
             dtype=str(model.dtype).removeprefix("torch."),
             layers=tuple(modules),
@@ -184,7 +182,7 @@ class HuggingFaceBackbone:
         else:
             prompt = self._encoder.encode_plain(query, images)
             assert prompt.inputs is not None
-            self._family.check_pixels(self._processor, prompt.inputs, self._identity.max_pixels)
+            self._family.check_pixels(self._processor, prompt.inputs, self._identity.max_pixels, len(images))
         if self._context is not None and prompt.length > self._context:
             raise PromptTooLongError(
                 f"The prompt of {len(images)} images and this query has {prompt.length} tokens, the model takes "
@@ -276,7 +274,7 @@ class HuggingFaceBackbone:
         prepared = self._prepared.get(digest)
         if prepared is None:
             prepared = self._encoder.prepare(image)
-            self._family.check_pixels(self._processor, prepared.inputs, self._identity.max_pixels)
+            self._family.check_pixels(self._processor, prepared.inputs, self._identity.max_pixels, 1)
             self._prepared.put(digest, prepared)
         return prepared
 

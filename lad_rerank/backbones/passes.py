@@ -44,9 +44,13 @@ class Passes:
         model: The multimodal model, its decoder switched to the attention tap.
         traits: What it can do.
         modules: Attention modules that are read, by layer.
+        marks_images: See :class:`lad_rerank.backbones.families.base.Family`.
     """
 
-    def __init__(self, model: PreTrainedModel, traits: Traits, modules: Mapping[int, torch.nn.Module]) -> None:
+    def __init__(
+        self, model: PreTrainedModel, traits: Traits, modules: Mapping[int, torch.nn.Module], marks_images: bool = True
+    ) -> None:
+        self._marks_images = marks_images
         self._model: Any = model
         self._traits = traits
         self._layers = tuple(modules)
@@ -72,7 +76,7 @@ class Passes:
         located = [self._positions(prompt) for prompt in prompts]
         inputs: dict[str, Any] = {"input_ids": self._padded([list(p.ids) for p in prompts], longest)}
         for name in self._traits.type_ids:
-            inputs[name] = (inputs["input_ids"] == self._traits.image_token_id).long()
+            inputs[name] = self._marked(inputs["input_ids"]).long()
             own = None if prompts[0].inputs is None else prompts[0].inputs.get(name)
             if own is not None:
                 own = own.to(self._model.device)
@@ -177,11 +181,19 @@ class Passes:
             raise BackboneError(f"The model gave NaN or infinite logits in {dtype}; try dtype='float32'.")
         return rows, sink.results(self._layers)
 
+    def _marked(self, ids: torch.Tensor) -> torch.Tensor:
+        """Which tokens belong to images."""
+        import torch
+
+        if not self._marks_images:
+            return torch.zeros_like(ids)
+        return torch.isin(ids, torch.tensor(self._traits.marked_ids, device=ids.device))
+
     def _padded(self, ids: list[list[int]], length: int) -> torch.Tensor:
         import torch
 
-        # What padding holds does not matter behind the mask, but it must be no image token.
-        return torch.tensor([row[:1] * (length - len(row)) + row for row in ids], device=self._model.device)
+        # What padding holds does not matter behind the mask, but it must be no image token: an answer's never is.
+        return torch.tensor([row[-1:] * (length - len(row)) + row for row in ids], device=self._model.device)
 
     def _positions(self, prompt: EncodedPrompt) -> tuple[torch.Tensor, int]:
         """Position ids (3, 1, T) of a prompt, and how far positions behind its images lag their index."""
@@ -198,7 +210,7 @@ class Passes:
         positions, delta = self._model.model.get_rope_index(
             ids,
             image_grid_thw=grids,
-            mm_token_type_ids=(ids == self._traits.image_token_id).int(),
+            mm_token_type_ids=self._marked(ids).int(),
             attention_mask=torch.ones_like(ids),
         )
         return positions.to(self._model.device), int(delta)

@@ -21,6 +21,8 @@ class Traits:
 
     Attributes:
         image_token_id: Placeholder id that stands for one visual token.
+        marked_ids: All ids that the per-token type inputs mark as belonging to an image; more than the
+            placeholder for some (Molmo 2's row marks).
         cache_keyword: Forward argument for kept keys and values (renamed in transformers 5.24).
         keeps_logits: Whether forward takes ``logits_to_keep``; without it every position's are made.
         type_ids: Forward arguments among TYPE_IDS.
@@ -30,6 +32,7 @@ class Traits:
     """
 
     image_token_id: int
+    marked_ids: tuple[int, ...]
     cache_keyword: str
     keeps_logits: bool
     type_ids: tuple[str, ...]
@@ -61,6 +64,7 @@ def read_traits(model: PreTrainedModel, processor: ProcessorMixin) -> Traits:
     kinds = set(getattr(text, "layer_types", None) or ())
     return Traits(
         image_token_id=int(image_token_id),
+        marked_ids=tuple({int(image_token_id), *(getattr(processor, "image_token_ids", None) or ())}),
         cache_keyword="cache" if "cache" in parameters else "past_key_values",
         keeps_logits="logits_to_keep" in parameters,
         type_ids=tuple(name for name in TYPE_IDS if name in parameters),

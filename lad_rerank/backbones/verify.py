@@ -15,6 +15,7 @@ from lad_rerank.records import Observation
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from lad_rerank.backbones.encoding import EncodedPrompt
     from lad_rerank.backbones.huggingface import HuggingFaceBackbone
 
 logger = logging.getLogger(__name__)
@@ -44,6 +45,7 @@ def verify_backbone(backbone: HuggingFaceBackbone) -> None:
     try:
         plain = [backbone.observe(query, images) for query in QUERIES]
         if features:
+            backbone.uses_features = True
             backbone.uses_features = _agrees("image features", backbone, images, plain, tolerance)
         if prefix:
             backbone.uses_prefix = True
@@ -97,9 +99,7 @@ def _check_against_eager(
 
     model: Any = backbone._model
     prompt = backbone._encoder.encode_plain(QUERIES[0], images)
-    inputs = {name: value.to(model.device) for name, value in (prompt.inputs or {}).items()}
-    if len(prompt.answer.forced):
-        return
+    inputs = {name: value.to(model.device) for name, value in with_forced(prompt).items()}
     try:
         model.set_attn_implementation({"text_config": "eager"})
         with torch.inference_mode():
@@ -135,3 +135,19 @@ def _check_labels(backbone: HuggingFaceBackbone, seen: Sequence[Observation]) ->
             max(o.label_mass for o in seen),
             ", ".join(map(repr, tokens)),
         )
+
+
+def with_forced(prompt: EncodedPrompt) -> dict[str, Any]:
+    """The processor's own tensors of a prompt, with the forced tokens of its answer behind it."""
+    import torch
+
+    assert prompt.inputs is not None
+    forced = prompt.answer.forced
+    length = prompt.length - len(forced)
+    values = {"input_ids": list(forced), "attention_mask": [1] * len(forced)}
+    return {
+        name: torch.cat([value, torch.tensor([values.get(name, [0] * len(forced))], dtype=value.dtype)], dim=1)
+        if value.shape == (1, length) and forced
+        else value
+        for name, value in prompt.inputs.items()
+    }

@@ -1,33 +1,45 @@
-"""Qwen2-VL, Qwen2.5-VL, Qwen3-VL, GLM-4V: dynamic resolution with a pixel budget per image."""
+"""Qwen2-VL, Qwen2.5-VL, Qwen3-VL, GLM-4V: dynamic resolution within an area."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from lad_rerank.backbones.families.base import Family
+from lad_rerank.backbones.families.base import PAPER_PIXELS, Family, PixelBudget
 from lad_rerank.errors import BackboneError
 
 if TYPE_CHECKING:
+    from PIL.Image import Image
     from transformers import ProcessorMixin
 
 
 class QwenVL(Family):
-    """Families whose image processor keeps the aspect ratio within an area."""
+    """Families whose image processor keeps the aspect ratio within an area.
 
-    def pixel_budget(self, processor: ProcessorMixin, wanted: int) -> tuple[int, dict[str, Any]]:
+    Args:
+        frames: How many frames the processor counts an image as: GLM-4V's area is that of two.
+    """
+
+    def __init__(self, frames: int = 1) -> None:
+        self._frames = frames
+
+    def pixel_budget(self, processor: ProcessorMixin, wanted: int | None) -> PixelBudget:
         """Bound the area through ``size``, which the image processor obeys at call time.
 
         ``max_pixels`` is deprecated there and has been ignored in more than one release.
         """
         size = processor.image_processor.size
-        smallest, largest = int(size["shortest_edge"]), int(size["longest_edge"])
-        budget = min(wanted, largest)
-        if budget < smallest:
+        smallest, largest = int(size["shortest_edge"]), int(size["longest_edge"]) // self._frames
+        budget = min(wanted or PAPER_PIXELS, largest)
+        if budget < smallest // self._frames:
             raise BackboneError(f"max_pixels={wanted} is below this model's smallest image of {smallest}; raise it.")
-        return budget, {"size": {"shortest_edge": smallest, "longest_edge": budget}}
+        return PixelBudget(budget, {"size": {"shortest_edge": smallest, "longest_edge": budget * self._frames}})
 
-    def check_pixels(self, processor: ProcessorMixin, inputs: Mapping[str, Any], budget: int) -> None:
+    def shrunk(self, image: Image, budget: int) -> Image:
+        """The image as it is: the processor resizes it once."""
+        return image
+
+    def check_pixels(self, processor: ProcessorMixin, inputs: Mapping[str, Any], budget: int, images: int) -> None:
         """Read the area off the grid.
 
         A very long, thin image keeps one cell of width and may so exceed its area; that is allowed.
