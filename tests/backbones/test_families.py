@@ -44,11 +44,12 @@ def plain(backbone: HuggingFaceBackbone, query: str, images: list[Image.Image]) 
             def behind(prefixes: list[tuple[int, ...]]) -> np.ndarray:
                 rows = []
                 for prefix in prefixes:
+                    # PaliGemma marks what is no prompt any more, so that the prompt does not see it.
+                    answer_type = [int(backbone.name == "paligemma")] * len(prefix)
+                    fill = {"input_ids": list(prefix), "attention_mask": [1] * len(prefix), "token_type_ids": answer_type}
                     longer = {
-                        name: torch.cat(
-                            [v, torch.tensor([list(prefix) if name == "input_ids" else [fill] * len(prefix)])], 1
-                        )
-                        if v.shape == (1, prompt.length) and (fill := int(name == "attention_mask")) is not None
+                        name: torch.cat([v, torch.tensor([fill.get(name, [0] * len(prefix))])], dim=1)
+                        if v.shape == (1, prompt.length)
                         else v
                         for name, v in inputs.items()
                     }
