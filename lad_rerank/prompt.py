@@ -3,42 +3,104 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable
 from typing import Any, Literal, TypeAlias, get_args
 
 from lad_rerank.errors import InvalidRequestError
 
-LabelStyle: TypeAlias = Literal["digits", "letters"]
+LabelStyle: TypeAlias = Literal["digits", "letters", "lower", "roman", "words", "auto"]
 
 PROMPT_VERSION = "lad-paper-1"
 """Names the wording below; part of a calibration's fingerprint."""
 
+QUERY_MARK = "\ue000query\ue001"
+"""Stands for the query while the chat is rendered: private-use characters that no template writes."""
 WORD_JOINER = "\u2060"
 MAX_LETTERS = 26
+MAX_NUMERAL = 99
+ONE_TOKEN_DIGITS = 9
+"""Tokenizers split numbers into digits: from here on a digit label is several tokens."""
+
+_ROMAN = ((90, "XC"), (50, "L"), (40, "XL"), (10, "X"), (9, "IX"), (5, "V"), (4, "IV"), (1, "I"))
+_ONES = (
+    *("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
+    *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
+)
+_TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
+
+_WORDING = {
+    "digits": ("indexed", "index number"),
+    "letters": ("lettered", "letter"),
+    "lower": ("lettered", "letter"),
+    "roman": ("numbered", "Roman numeral"),
+    "words": ("numbered", "number word"),
+}
+"""How the question speaks of each style; the first is the paper's."""
+
+
+def resolved_style(n: int, style: LabelStyle) -> LabelStyle:
+    """What ``"auto"`` means for n candidates: whatever is one token each, digits where both are.
+
+    Args:
+        n: Number of candidates.
+        style: Any style; all but ``"auto"`` are returned as they are.
+    """
+    if style != "auto":
+        return style
+    return "letters" if ONE_TOKEN_DIGITS < n <= MAX_LETTERS else "digits"
+
+
+def most_labels(style: LabelStyle) -> int:
+    """Most candidates that a style can name."""
+    limits = {"letters": MAX_LETTERS, "lower": MAX_LETTERS, "roman": MAX_NUMERAL, "words": MAX_NUMERAL}
+    return limits.get(style, sys.maxsize)
 
 
 def candidate_labels(n: int, style: LabelStyle) -> tuple[str, ...]:
-    """Name n candidates: ``1..n`` for digits, ``A..`` for letters.
+    """Name n candidates: ``1..``, ``A..``, ``a..``, ``I..`` or ``one..``.
 
     Args:
         n: Number of candidates, at least 1.
-        style: ``"digits"`` or ``"letters"``.
+        style: ``"digits"``, ``"letters"``, ``"lower"``, ``"roman"``, ``"words"`` or ``"auto"``: digits up
+            to 9 candidates, letters from 10 to 26, digits beyond.
 
     Returns:
         The n labels, in the order of the positions.
 
     Raises:
-        InvalidRequestError: Unknown style, or more than 26 candidates with letters.
+        InvalidRequestError: Unknown style, or more candidates than it can name.
     """
+    style = resolved_style(n, style)
+    if n > most_labels(style):
+        raise InvalidRequestError(
+            f"labels={style!r} names at most {most_labels(style)} candidates, got {n}; use 'digits'."
+        )
     if style == "digits":
         return tuple(str(i + 1) for i in range(n))
-    if style == "letters":
-        if n > MAX_LETTERS:
-            raise InvalidRequestError(
-                f"labels='letters' names at most {MAX_LETTERS} candidates, got {n}; use 'digits'."
-            )
-        return tuple(chr(ord("A") + i) for i in range(n))
+    if style in ("letters", "lower"):
+        first = ord("A" if style == "letters" else "a")
+        return tuple(chr(first + i) for i in range(n))
+    if style == "roman":
+        return tuple(_roman(i + 1) for i in range(n))
+    if style == "words":
+        return tuple(_word(i + 1) for i in range(n))
     raise InvalidRequestError(f"Unknown label style {style!r}; choose one of {', '.join(get_args(LabelStyle))}.")
+
+
+def _roman(value: int) -> str:
+    written = ""
+    for worth, numeral in _ROMAN:
+        times, value = divmod(value, worth)
+        written += numeral * times
+    return written
+
+
+def _word(value: int) -> str:
+    if value < 20:
+        return _ONES[value - 1]
+    tens, ones = divmod(value, 10)
+    return _TENS[tens - 2] + (f"-{_ONES[ones - 1]}" if ones else "")
 
 
 def question_parts(n: int, style: LabelStyle) -> tuple[str, str]:
@@ -48,10 +110,7 @@ def question_parts(n: int, style: LabelStyle) -> tuple[str, str]:
         What comes before the query and what comes after it.
     """
     labels = candidate_labels(n, style)
-    named, answer = {
-        "digits": ("indexed", "index number"),
-        "letters": ("lettered", "letter"),
-    }[style]
+    named, answer = _WORDING[resolved_style(n, style)]
     before = (
         f"Given {n} images {named} from {labels[0]} to {labels[-1]}, identify the image that best matches "
         f"the provided caption. Respond with the {answer} only and nothing else.\nCaption: "

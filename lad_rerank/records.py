@@ -112,8 +112,9 @@ class Ranking(Sequence[RankedCandidate]):
         failed: Candidates that could not be shown to the model, and why.
         method: The scorer that made the scores.
         model: The backbone's name.
-        observation: What the pass yielded, in the order shown; ``None`` where no pass was needed.
+        observation: What the pass yielded, in the order shown; ``None`` where none or several were needed.
         shown: Index into the caller's list of the candidate at each position of ``observation``.
+        passes: Prompts the model ran; 0 where there was nothing to compare, more than 1 with windows.
     """
 
     query: str
@@ -123,6 +124,7 @@ class Ranking(Sequence[RankedCandidate]):
     model: str = ""
     observation: Observation | None = field(default=None, repr=False, compare=False)
     shown: tuple[int, ...] = ()
+    passes: int = 0
 
     @overload
     def __getitem__(self, item: int) -> RankedCandidate: ...

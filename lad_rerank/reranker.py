@@ -8,8 +8,6 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from lad_rerank.backbones.base import Backbone
 from lad_rerank.calibration.making import Progress, make_calibration
 from lad_rerank.calibration.record import Calibration, read_calibration
@@ -17,11 +15,12 @@ from lad_rerank.calibration.samples import CalibrationSample
 from lad_rerank.calibration.store import CalibrationStore
 from lad_rerank.candidates import OpenedCandidate, canonical_order, open_candidates
 from lad_rerank.debias.bias import PositionBias
-from lad_rerank.debias.scoring import Scores, ScoringSettings, get_scorer, listwise_probabilities, score
+from lad_rerank.debias.scoring import ScoringSettings, get_scorer
 from lad_rerank.errors import InvalidRequestError
 from lad_rerank.images import ImageLimits
 from lad_rerank.prompt import LabelStyle, clean_query
-from lad_rerank.records import Candidate, ImageSource, RankedCandidate, Ranking
+from lad_rerank.records import Candidate, ImageSource, Ranking
+from lad_rerank.tasks import RankingTask, play
 
 if TYPE_CHECKING:
     import torch
@@ -207,6 +206,7 @@ class LADReranker:
         top_n: int | None = None,
         *,
         method: str | None = None,
+        window: int | None = None,
     ) -> Ranking:
         """Rank candidates for a query, in one forward pass.
 
@@ -216,6 +216,9 @@ class LADReranker:
                 records that name them. Their order does not matter.
             top_n: How many of the best to return; all by default.
             method: Overrides the reranker's for this call.
+            window: Most candidates in one pass; by default what the calibration covers and the context
+                holds. More candidates than that go through balanced windows and a final pass over their
+                best: see :mod:`lad_rerank.windows` for what such a ranking guarantees.
 
         Returns:
             The best first. Candidates whose picture cannot be opened are in ``failed``, the others are
@@ -229,58 +232,73 @@ class LADReranker:
             PromptTooLongError: The prompt does not fit the model.
             BackboneError: The model did not behave as it must.
         """
-        line = clean_query(query)
+        return self.rerank_many([query], [candidates], top_n, method=method, window=window)[0]
+
+    def rerank_many(
+        self,
+        queries: Sequence[str],
+        candidates: Sequence[Sequence[Candidate | ImageSource]],
+        top_n: int | None = None,
+        *,
+        method: str | None = None,
+        window: int | None = None,
+    ) -> list[Ranking]:
+        """:meth:`rerank` for many queries, in batches of passes.
+
+        Queries over the same candidates share one run over the images.
+
+        Args:
+            queries: Q queries.
+            candidates: Q lists of candidates, of any lengths.
+            top_n: See :meth:`rerank`.
+            method: See :meth:`rerank`.
+            window: See :meth:`rerank`.
+
+        Returns:
+            Q rankings, equal to those of one query at a time up to rounding.
+
+        Raises:
+            InvalidRequestError: Not as many lists as queries; or see :meth:`rerank`, which also tells of
+                the other errors. One bad query fails the call before any pass is made.
+        """
+        if isinstance(queries, str) or len(queries) != len(candidates):
+            raise InvalidRequestError(
+                f"rerank_many takes one list of candidates for each query; got {len(queries)} and {len(candidates)}."
+            )
         if top_n is not None and (isinstance(top_n, bool) or not isinstance(top_n, int) or top_n < 1):
             raise InvalidRequestError(f"top_n must be a whole number of at least 1, or None for all; got {top_n!r}.")
         method = method or self.method
+        get_scorer(method)
+        lines = [clean_query(query) for query in queries]
+        tasks = [self._task(line, own, top_n, method, window) for line, own in zip(lines, candidates, strict=True)]
         needs_calibration = get_scorer(method).needs_calibration
+        play(tasks, self.backbone, method, self.settings, self._position_bias if needs_calibration else lambda n: None)
+        return [task.ranking(query, method, self.model) for task, query in zip(tasks, queries, strict=True)]
+
+    def _task(
+        self,
+        line: str,
+        candidates: Sequence[Candidate | ImageSource],
+        top_n: int | None,
+        method: str,
+        window: int | None,
+    ) -> RankingTask:
         opened, failed = open_candidates(candidates, allow_urls=self.allow_urls, limits=self.limits)
         if self.canonical:
             opened = canonical_order(opened)
-        if len(opened) < 2:
-            hits = _hits(opened, Scores(np.zeros(len(opened))), top_n)
-            return Ranking(query, hits, tuple(failed), method, self.model)
-        bias = self._position_bias(len(opened)) if needs_calibration else None
-        observation = self.backbone.observe(line, [candidate.image for candidate in opened])
-        if observation.label_mass < LOW_LABEL_MASS:
-            logger.warning(
-                "%s puts only %.2g of its probability on the labels of %d candidates; it would rather say else.",
-                self.model, observation.label_mass, len(opened),
-            )  # fmt: skip
-        scores = score(observation, bias, method, self.settings)
-        return Ranking(
-            query=query,
-            hits=_hits(opened, scores, top_n),
-            failed=tuple(failed),
-            method=method,
-            model=self.model,
-            observation=observation,
-            shown=tuple(candidate.members[0][0] for candidate in opened),
-        )
+        return RankingTask(line, opened, failed, self._window(line, opened, method, window), top_n)
+
+    def _window(self, line: str, opened: Sequence[OpenedCandidate], method: str, window: int | None) -> int:
+        """How many candidates one pass may show: what the calibration covers and the context holds."""
+        if window is not None:
+            return window
+        fitting = len(opened)
+        if get_scorer(method).needs_calibration and self.calibration is not None:
+            fitting = min(fitting, max(self.calibration.counts, default=fitting))
+        return max(2, min(fitting, self.backbone.capacity(line, [c.image for c in opened])))
 
     def _position_bias(self, n: int) -> PositionBias:
         calibration = self.calibration
         if calibration is None or n not in calibration.counts:
             raise self.store.missing(self.backbone.identity, self.model, n)
         return calibration.position_bias(n)
-
-
-def _hits(opened: Sequence[OpenedCandidate], scores: Scores, top_n: int | None) -> tuple[RankedCandidate, ...]:
-    """Candidates by score; every member of a picture gets the picture's score, then all sum to 1."""
-    members = [(position, index, name) for position, c in enumerate(opened) for index, name in c.members]
-    if not members:
-        return ()
-    probabilities = listwise_probabilities(np.array([scores.log_scores[position] for position, _, _ in members]))
-    # Sorted by log score: probabilities far below the best one underflow to equal zeros.
-    order = sorted(range(len(members)), key=lambda i: (-scores.log_scores[members[i][0]], members[i][1]))
-    evidence = scores.posterior
-    return tuple(
-        RankedCandidate(
-            rank=rank,
-            index=members[i][1],
-            id=members[i][2],
-            score=float(probabilities[i]),
-            evidence=None if evidence is None else float(evidence[members[i][0]]),
-        )
-        for rank, i in enumerate(order[:top_n], start=1)
-    )

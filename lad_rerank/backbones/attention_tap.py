@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,22 +35,31 @@ ROW_BLOCK_ELEMENTS = 2**18
 _SINK: ContextVar[AttentionSink | None] = ContextVar("lad_rerank_attention_sink", default=None)
 
 
+@dataclass(frozen=True)
+class ReadOut:
+    """What to read from one prompt of a batch.
+
+    Attributes:
+        rows: Read-out rows by name, each the queries (counted in what this pass feeds) to average.
+        spans: Keys of each candidate, counted from the first key the layer sees.
+    """
+
+    rows: Mapping[str, Sequence[int]]
+    spans: Sequence[Sequence[int]]
+
+
 class AttentionSink:
-    """Collects, for one pass over one prompt, the attention from read-out rows to candidates.
+    """Collects, for one pass over a batch of prompts, the attention from read-out rows to candidates.
 
     Args:
         layer_of: Decoder layer number by ``id`` of its attention module; other modules are ignored.
-        rows: Read-out rows by name, each the token positions whose attention is averaged.
-        spans: Token positions of each candidate.
+        read_outs: One for each prompt of the batch.
     """
 
-    def __init__(
-        self, layer_of: Mapping[int, int], rows: Mapping[str, Sequence[int]], spans: Sequence[Sequence[int]]
-    ) -> None:
+    def __init__(self, layer_of: Mapping[int, int], read_outs: Sequence[ReadOut]) -> None:
         self._layer_of = layer_of
-        self._rows = rows
-        self._spans = spans
-        self._mass: dict[str, dict[int, torch.Tensor]] = {name: {} for name in rows}
+        self._read_outs = read_outs
+        self._mass: list[dict[str, dict[int, torch.Tensor]]] = [{name: {} for name in r.rows} for r in read_outs]
 
     def read(
         self, module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, **kwargs: Any
@@ -58,49 +68,48 @@ class AttentionSink:
 
         Args:
             module: The attention module that is running.
-            query: (1, H, T, D) rotated queries.
-            key: (1, Hk, T, D) rotated keys, not repeated for grouped heads.
-            mask: (1, 1, T, T) bool or additive mask, or ``None`` for plain causal attention.
+            query: (B, H, Q, D) rotated queries.
+            key: (B, Hk, T, D) rotated keys, cached ones first, not repeated for grouped heads.
+            mask: (B or 1, 1, Q, T) bool or additive mask, or ``None`` for plain causal attention.
             **kwargs: ``scaling`` and whatever else the module passes to its attention function.
         """
         layer = self._layer_of.get(id(module))
         if layer is None:
             return
-        if query.shape[0] != 1 or query.shape[2] != key.shape[2]:
-            raise BackboneError(
-                "Attention is read from one whole prompt at a time, "
-                f"but layer {layer} got queries {tuple(query.shape)} and keys {tuple(key.shape)}."
-            )
+        if query.shape[0] != len(self._read_outs):
+            raise BackboneError(f"Layer {layer} got {query.shape[0]} prompts where {len(self._read_outs)} were sent.")
         scaling = kwargs.get("scaling") or query.shape[-1] ** -0.5
-        for name, rows in self._rows.items():
-            self._mass[name][layer] = _candidate_mass(query, key, mask, rows, self._spans, scaling)
+        for b, (read_out, mass) in enumerate(zip(self._read_outs, self._mass, strict=True)):
+            own_mask = None if mask is None else mask[b if mask.shape[0] > 1 else 0, 0]
+            for name, rows in read_out.rows.items():
+                mass[name][layer] = _candidate_mass(query[b], key[b], own_mask, rows, read_out.spans, scaling)
 
-    def result(self, layers: Sequence[int]) -> dict[str, FloatArray]:
-        """Collected mass as arrays, each (L, H, N) float64.
+    def results(self, layers: Sequence[int]) -> list[dict[str, FloatArray]]:
+        """Collected mass of each prompt, arrays (L, H, N) float64 by row name.
 
         Raises:
             AttentionNotSeenError: A layer is missing, or what was read is no share of a distribution.
         """
-        arrays = {}
-        for name, by_layer in self._mass.items():
-            missing = [layer for layer in layers if layer not in by_layer]
-            if missing:
-                raise AttentionNotSeenError(
-                    f"No attention arrived from decoder layer(s) {missing}: the model does not run its decoder through "
-                    f"the attention implementation {TAP_NAME!r}. Load it with LADReranker.from_pretrained."
-                )
-            array = np.stack([by_layer[layer].cpu().numpy().astype(np.float64) for layer in layers])
-            if not np.isfinite(array).all():
-                raise AttentionNotSeenError(
-                    f"The attention of the {name!r} row is NaN or infinite; try dtype='float32'."
-                )
-            if array.min() < 0 or array.sum(axis=-1).max() > 1 + 1e-3 or array.max() == 0:
-                raise AttentionNotSeenError(
-                    f"The attention of the {name!r} row is no share of a distribution over the prompt: its sums over "
-                    f"the candidates reach {array.sum(axis=-1).max():.4g}."
-                )
-            arrays[name] = array
-        return arrays
+        return [{name: _stacked(name, by_layer, layers) for name, by_layer in mass.items()} for mass in self._mass]
+
+
+def _stacked(name: str, by_layer: Mapping[int, torch.Tensor], layers: Sequence[int]) -> FloatArray:
+    """(L, H, N) float64, checked."""
+    missing = [layer for layer in layers if layer not in by_layer]
+    if missing:
+        raise AttentionNotSeenError(
+            f"No attention arrived from decoder layer(s) {missing}: the model does not run its decoder through "
+            f"the attention implementation {TAP_NAME!r}. Load it with LADReranker.from_pretrained."
+        )
+    array: FloatArray = np.stack([by_layer[layer].cpu().numpy().astype(np.float64) for layer in layers])
+    if not np.isfinite(array).all():
+        raise AttentionNotSeenError(f"The attention of the {name!r} row is NaN or infinite; try dtype='float32'.")
+    if array.min() < 0 or array.sum(axis=-1).max() > 1 + 1e-3 or array.max() == 0:
+        raise AttentionNotSeenError(
+            f"The attention of the {name!r} row is no share of a distribution over the prompt: its sums over "
+            f"the candidates reach {array.sum(axis=-1).max():.4g}."
+        )
+    return array
 
 
 def _candidate_mass(
@@ -111,29 +120,39 @@ def _candidate_mass(
     spans: Sequence[Sequence[int]],
     scaling: float,
 ) -> torch.Tensor:
-    """Post-softmax attention of the rows to each span, mean over rows; (H, N) float32."""
+    """Post-softmax attention of the rows to each span, mean over rows; (H, N) float32.
+
+    Args:
+        query: (H, Q, D).
+        key: (Hk, T, D).
+        mask: (Q, T) bool or additive, or ``None``.
+        rows: Indices into Q.
+        spans: Indices into T.
+        scaling: Factor of the scores.
+    """
     import torch
 
-    heads, tokens = query.shape[1], key.shape[2]
-    groups = heads // key.shape[1]
+    heads, tokens = query.shape[0], key.shape[1]
+    cached = tokens - query.shape[1]
+    groups = heads // key.shape[0]
     membership = torch.zeros(tokens, len(spans), device=key.device)
     for k, span in enumerate(spans):
         membership[list(span), k] = 1.0
-    keys = key[0].float()
+    keys = key.float()
     positions = torch.arange(tokens, device=key.device)
     total = torch.zeros(heads, len(spans), device=key.device)
     step = max(1, ROW_BLOCK_ELEMENTS // (heads * tokens))
     for start in range(0, len(rows), step):
         block = torch.as_tensor(list(rows[start : start + step]), device=key.device)
         # (H, R, D) -> (Hk, G*R, D): grouped heads share a key, which is never repeated.
-        q = query[0, :, block].float().reshape(key.shape[1], groups * len(block), -1)
+        q = query[:, block].float().reshape(key.shape[0], groups * len(block), -1)
         scores = (q @ keys.transpose(1, 2) * scaling).view(heads, len(block), tokens)
         if mask is None:
-            scores = scores.masked_fill(positions > block[:, None], float("-inf"))
+            scores = scores.masked_fill(positions > cached + block[:, None], float("-inf"))
         elif mask.dtype == torch.bool:
-            scores = scores.masked_fill(~mask[0, :, block], float("-inf"))
+            scores = scores.masked_fill(~mask[block], float("-inf"))
         else:
-            scores = scores + mask[0, :, block].float()
+            scores = scores + mask[block].float()
         total += (scores.softmax(dim=-1) @ membership).sum(dim=1)
     return total / len(rows)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from lad_rerank.prompt import LabelStyle
 from lad_rerank.records import Observation
@@ -47,6 +47,10 @@ class BackboneIdentity:
         return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
+Request: TypeAlias = "tuple[str, Sequence[Image]]"
+"""A query and its images, in the order they are shown."""
+
+
 class Backbone(Protocol):
     """A model that can be shown candidates once and says what it saw.
 
@@ -80,4 +84,16 @@ class Backbone(Protocol):
             AttentionNotSeenError: The read-out rows did not arrive.
             BackboneError: The model did not behave as a backbone must.
         """
+        ...
+
+    def observe_many(self, requests: Sequence[Request]) -> list[Observation]:
+        """:meth:`observe` for several requests, which may run in batches and share what they have in common.
+
+        Args:
+            requests: (query, images) pairs; the numbers of images may differ.
+        """
+        ...
+
+    def capacity(self, query: str, images: Sequence[Image]) -> int:
+        """How many of these images one prompt holds: what the context window and the labels allow."""
         ...

@@ -3,35 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
+from lad_rerank.backbones.answers import AnswerTokens, answer_tokens, render
 from lad_rerank.errors import BackboneError
-from lad_rerank.prompt import LabelStyle, candidate_labels, chat_messages, question_parts, safe_text
+from lad_rerank.images import image_digest
+from lad_rerank.prompt import QUERY_MARK, LabelStyle, safe_text
 
 if TYPE_CHECKING:
     from PIL.Image import Image
     from transformers import ProcessorMixin
 
-    from lad_rerank.backbones.label_scoring import Tokens
+    from lad_rerank.backbones.families.base import Family, PixelBudget
 
-QUERY_MARK = "\ue000query\ue001"
-"""Stands for the query while the chat is rendered: private-use characters that no template writes."""
+TEXT_INPUTS = frozenset(
+    {"input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids", "text_replacement_offsets"}
+)
 
 
 @dataclass(frozen=True)
-class AnswerTokens:
-    """How the model writes its answer.
+class PreparedImage:
+    """One image as the processor sees it, apart from any prompt.
 
     Attributes:
-        labels: Token sequence of each label, without what all labels begin with.
-        forced: Tokens that every answer begins with (a space, for some models); part of the prompt.
-        end: The token that ends an answer.
+        digest: Digest of its pixels.
+        text: What stands for it in the prompt: placeholders, delimiters and row marks.
+        tokens: Visual tokens in that text.
+        length: All tokens of that text.
+        inputs: The image processor's tensors.
     """
 
-    labels: tuple[Tokens, ...]
-    forced: Tokens
-    end: int
+    digest: str
+    text: str
+    tokens: int
+    length: int
+    inputs: Mapping[str, Any]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its tensors."""
+        return sum(value.nbytes for value in self.inputs.values())
 
 
 @dataclass(frozen=True)
@@ -39,126 +52,186 @@ class EncodedPrompt:
     """One prompt, ready for the model.
 
     Attributes:
-        inputs: The processor's tensors; ``input_ids`` is (1, T).
-        spans: Token positions of each candidate's visual tokens, delimiters left out.
+        ids: Its T token ids.
+        spans: Token positions of each candidate's visual tokens.
         query: Token positions of the query's own tokens.
         answer: How the labels are written behind this prompt.
+        images: Its images in order.
+        inputs: The processor's own tensors of the whole prompt, where it was asked; else ``None``.
     """
 
-    inputs: dict[str, Any]
+    ids: tuple[int, ...]
     spans: tuple[tuple[int, ...], ...]
     query: tuple[int, ...]
     answer: AnswerTokens
+    images: tuple[PreparedImage, ...] = ()
+    inputs: Mapping[str, Any] | None = field(default=None, repr=False)
 
     @property
     def length(self) -> int:
         """T, tokens of the prompt."""
-        return int(self.inputs["input_ids"].shape[1])
+        return len(self.ids)
+
+    @property
+    def images_end(self) -> int:
+        """Index behind the last visual token."""
+        return self.spans[-1][-1] + 1
+
+    def with_answer(self, tokens: Sequence[int]) -> EncodedPrompt:
+        """The same prompt with the beginning of an answer behind it."""
+        return EncodedPrompt((*self.ids, *tokens), self.spans, self.query, self.answer, self.images, self.inputs)
 
 
-def render(processor: ProcessorMixin, n: int, style: LabelStyle, answer: str | None = None) -> str:
-    """Render the chat with QUERY_MARK in place of the query, up to the answer or with an answer in it."""
-    before, after = question_parts(n, style)
-    messages = chat_messages(n, before + QUERY_MARK + after)
-    if answer is not None:
-        messages.append({"role": "assistant", "content": [{"type": "text", "text": answer}]})
-    text = processor.apply_chat_template(messages, add_generation_prompt=answer is None, tokenize=False)
-    if not isinstance(text, str) or text.count(QUERY_MARK) != 1:
-        raise BackboneError("The model's chat template does not pass the user's text through unchanged.")
-    return text
-
-
-def answer_tokens(processor: ProcessorMixin, n: int, style: LabelStyle) -> AnswerTokens:
-    """Token sequences of the labels, from rendering the chat with each answer in it.
-
-    ``convert_tokens_to_ids("1")`` would be wrong wherever a template or tokenizer puts something
-    before the answer.
-
-    Raises:
-        BackboneError: The tokenizer does not tell the labels apart.
-    """
-    prompt = render(processor, n, style)
-    special = set(processor.tokenizer.all_special_ids)
-    sequences, end = [], processor.tokenizer.eos_token_id
-    for label in candidate_labels(n, style):
-        full = render(processor, n, style, label)
-        # A template whose answer turn differs from its generation prompt gets the bare label instead.
-        written = full[len(prompt) :] if full.startswith(prompt) else label
-        ids = processor.tokenizer(written, add_special_tokens=False)["input_ids"]
-        stop = next((i for i, token in enumerate(ids) if token in special), len(ids))
-        if stop < len(ids):
-            end = ids[stop]
-        sequences.append(tuple(ids[:stop]))
-    shared = 0
-    while all(len(s) > shared + 1 and s[shared] == sequences[0][shared] for s in sequences):
-        shared += 1
-    if len(set(sequences)) != n or end is None:
-        raise BackboneError(f"The tokenizer does not tell the {n} labels of style {style!r} apart; choose another one.")
-    return AnswerTokens(tuple(s[shared:] for s in sequences), sequences[0][:shared], int(end))
-
-
-def encode(
-    processor: ProcessorMixin,
-    image_token_id: int,
-    query: str,
-    images: Sequence[Image],
-    style: LabelStyle,
-    images_kwargs: Mapping[str, Any],
-    answer: AnswerTokens,
-) -> EncodedPrompt:
-    """Encode one prompt and find every token that is read later.
+class PromptEncoder:
+    """Encodes prompts of one processor.
 
     Args:
-        processor: The model's own processor.
+        processor: The model's processor.
         image_token_id: Placeholder id that stands for one visual token.
-        query: One line of text.
-        images: N RGB pictures, in the order they are shown.
         style: How candidates are named.
-        images_kwargs: Passed to the image processor: the pixel budget.
-        answer: From :func:`answer_tokens`.
-
-    Raises:
-        BackboneError: Image spans or the query's tokens are not where they must be.
+        family: How this family's processor wants its images.
+        budget: Bound on the pixels of one image.
+        delimited: Count each image's delimiters and row marks among its span.
     """
-    rendered = render(processor, len(images), style)
-    head, tail = rendered.split(QUERY_MARK)
-    tokenizer = processor.tokenizer
-    safe = safe_text(query, tokenizer.get_added_vocab())
-    inputs = dict(
-        processor(
-            text=[head + safe + tail],
-            images=list(images),
-            images_kwargs=dict(images_kwargs),
-            truncation=False,
-            return_text_replacement_offsets=True,
-            return_tensors="pt",
+
+    def __init__(
+        self,
+        processor: ProcessorMixin,
+        image_token_id: int,
+        style: LabelStyle,
+        family: Family,
+        budget: PixelBudget,
+        delimited: bool = False,
+    ) -> None:
+        self.processor = processor
+        self.tokenizer: Any = processor.tokenizer
+        self._image_token_id = image_token_id
+        self._style = style
+        self._family = family
+        self._budget = budget
+        self._written = family.added(processor)
+        self._delimited = delimited
+        self._added = tuple(self.tokenizer.get_added_vocab())
+        self.answer = lru_cache(maxsize=128)(lambda n: answer_tokens(processor, n, style))
+        self._frame = lru_cache(maxsize=128)(lambda n: tuple(render(processor, n, style).split(QUERY_MARK)))
+
+    def prepare(self, image: Image) -> PreparedImage:
+        """Run the processor over one image, as if it were one of several.
+
+        Raises:
+            BackboneError: The processor does not say what stands for the image.
+        """
+        alone = self._family.alone
+        output = self._process("".join(self._frame(alone)), [image] * alone)
+        replacements = output["text_replacement_offsets"][0]
+        text = replacements[0]["replacement"]
+        tensors = {name: value for name, value in output.items() if name not in TEXT_INPUTS}
+        inputs = self._family.first_image(tensors)
+        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return PreparedImage(image_digest(image), text, self._count(text), len(ids), inputs)
+
+    def encode(self, query: str, images: Sequence[PreparedImage]) -> EncodedPrompt:
+        """Encode a prompt from prepared images: only text is tokenised.
+
+        Raises:
+            BackboneError: Image spans or the query's tokens are not where they must be.
+        """
+        head, tail = self._frame(len(images))
+        safe = safe_text(query, self._added)
+        parts = head.split(self._placeholder)
+        if len(parts) != len(images) + 1:
+            raise BackboneError(f"The chat template made {len(parts) - 1} placeholders of {len(images)} images.")
+        before, after = self._written.behind_images + parts[-1], tail + self._written.last
+        shown = "".join(part + image.text for part, image in zip(parts, images, strict=False))
+        text = self._written.first + shown + before + safe + after
+        ids = self.tokenizer(text, add_special_tokens=self._adds_bos(text))["input_ids"]
+        return self._located(ids, before, safe, after, [i.text for i in images], tuple(images), None)
+
+    def encode_plain(self, query: str, images: Sequence[Image]) -> EncodedPrompt:
+        """Encode a prompt by the processor itself, pixels and all.
+
+        Raises:
+            BackboneError: Image spans or the query's tokens are not where they must be.
+        """
+        head, tail = self._frame(len(images))
+        safe = safe_text(query, self._added)
+        inputs = dict(self._process(head + safe + tail, list(images)))
+        texts = [r["replacement"] for r in inputs.pop("text_replacement_offsets")[0]]
+        ids = inputs["input_ids"][0].tolist()
+        before = self._written.behind_images + head.rpartition(self._placeholder)[2]
+        prompt = self._located(ids, before, safe, tail + self._written.last, texts, (), inputs)
+        if len(prompt.spans) != len(images):
+            raise BackboneError(f"The processor made {len(prompt.spans)} image spans of {len(images)} images.")
+        return prompt
+
+    def _process(self, text: str, images: list[Image]) -> dict[str, Any]:
+        output = dict(
+            self.processor(
+                text=[text],
+                images=[[self._family.shrunk(image, self._budget.pixels) for image in images]],
+                images_kwargs=dict(self._budget.images_kwargs),
+                add_special_tokens=self._adds_bos(text),
+                truncation=False,
+                return_text_replacement_offsets=True,
+                return_tensors="pt",
+            )
         )
-    )
-    replacements = inputs.pop("text_replacement_offsets")[0]
-    ids = inputs["input_ids"][0].tolist()
-    spans = _image_spans(
-        ids, image_token_id, [_count(tokenizer, r["replacement"], image_token_id) for r in replacements]
-    )
-    if len(spans) != len(images):
-        raise BackboneError(f"The processor made {len(spans)} image spans of {len(images)} images.")
-    behind = replacements[-1]["span"][1]
-    query_positions = _query_positions(tokenizer, ids, head[behind:], safe, tail)
-    _append(inputs, answer.forced)
-    return EncodedPrompt(inputs, spans, query_positions, answer)
+        # PaliGemma's processor makes training labels where nobody asked for them.
+        output.pop("labels", None)
+        return output
+
+    @cached_property
+    def _placeholder(self) -> str:
+        """What the chat template writes for an image: not always the token that the model sees."""
+        from PIL import Image
+
+        alone = self._family.alone
+        blank = Image.new("RGB", (64, 64))
+        output = self._process("".join(self._frame(alone)), [blank] * alone)
+        return str(output["text_replacement_offsets"][0][0]["text"])
+
+    def _adds_bos(self, text: str) -> bool:
+        """Whether the tokenizer may add what a template has not written already."""
+        bos = self.tokenizer.bos_token
+        return bos is None or not text.startswith(bos)
+
+    def _count(self, text: str) -> int:
+        """Visual tokens in the text that stands for one image."""
+        ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        if not (count := ids.count(self._image_token_id)):
+            raise BackboneError("The processor put no visual token in place of an image.")
+        return count
+
+    def _located(
+        self,
+        ids: Sequence[int],
+        before: str,
+        query: str,
+        after: str,
+        texts: Sequence[str],
+        images: tuple[PreparedImage, ...],
+        inputs: Mapping[str, Any] | None,
+    ) -> EncodedPrompt:
+        """Find candidates and query among a prompt's ids, and put the forced part of the answer behind it."""
+        counts = [self._count(text) for text in texts]
+        spans = _spans(ids, self._image_token_id, counts)
+        if self._delimited:
+            edges = [self.tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
+            spans = _with_delimiters(ids, spans, edges, self._image_token_id)
+        positions = _query_positions(self.tokenizer, ids, before, query, after)
+        answer = self.answer(len(texts))
+        return EncodedPrompt((*ids, *answer.forced), spans, positions, answer, images, inputs)
 
 
-def _count(tokenizer: Any, replacement: str, image_token_id: int) -> int:
-    """Visual tokens in the text that the processor put in place of one image."""
-    ids: list[int] = tokenizer(replacement, add_special_tokens=False)["input_ids"]
-    return ids.count(image_token_id)
+def _spans(ids: Sequence[int], image_token_id: int, counts: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """Deal the placeholder's positions out to the images, in order.
 
-
-def _image_spans(ids: list[int], image_token_id: int, counts: list[int]) -> tuple[tuple[int, ...], ...]:
-    """Deal the placeholder's positions out to the images, in order."""
+    Never by runs of the placeholder: adjacent images would be one run.
+    """
     positions = [i for i, token in enumerate(ids) if token == image_token_id]
-    if sum(counts) != len(positions) or not all(counts):
+    if sum(counts) != len(positions):
         raise BackboneError(
-            f"The prompt holds {len(positions)} visual tokens, but its images stand for {counts}; "
+            f"The prompt holds {len(positions)} visual tokens, but its images stand for {list(counts)}; "
             "nothing was truncated, so the processor and the model's image token do not agree."
         )
     spans, start = [], 0
@@ -168,32 +241,42 @@ def _image_spans(ids: list[int], image_token_id: int, counts: list[int]) -> tupl
     return tuple(spans)
 
 
-def _query_positions(tokenizer: Any, ids: list[int], before: str, query: str, after: str) -> tuple[int, ...]:
+def _with_delimiters(
+    ids: Sequence[int], spans: Sequence[tuple[int, ...]], texts: Sequence[Sequence[int]], image_token_id: int
+) -> tuple[tuple[int, ...], ...]:
+    """Widen each span to all that the processor wrote for its image, and to the marks right beside it.
+
+    The marks beside it (``<|vision_start|>``) stand in the template for some families, in the
+    replacement for others.
+    """
+    widened = []
+    for span, text in zip(spans, texts, strict=True):
+        lead = text.index(image_token_id)
+        trail = len(text) - 1 - max(i for i, token in enumerate(text) if token == image_token_id)
+        first, last = span[0] - lead, span[-1] + trail
+        if lead == trail == 0:
+            first, last = max(first - 1, 0), min(last + 1, len(ids) - 1)
+        widened.append(tuple(range(first, last + 1)))
+    return tuple(widened)
+
+
+def _query_positions(tokenizer: Any, ids: Sequence[int], before: str, query: str, after: str) -> tuple[int, ...]:
     """Positions of the query's tokens: the text behind the last image is tokenised again, with offsets.
 
     An image's placeholder is an added token and so always a boundary: what stands behind it tokenises
     as it does in place.
     """
     encoding = tokenizer(before + query + after, add_special_tokens=False, return_offsets_mapping=True)
-    behind = encoding["input_ids"]
+    behind = list(encoding["input_ids"])
+    offsets = list(encoding["offset_mapping"])
+    # A tokenizer that marks the start of its text puts a token there which the prompt does not have.
+    while behind and list(ids[len(ids) - len(behind) :]) != behind and offsets[0][0] == offsets[0][1]:
+        behind, offsets = behind[1:], offsets[1:]
     first = len(ids) - len(behind)
-    if first < 0 or ids[first:] != behind:
+    if first < 0 or list(ids[first:]) != behind:
         raise BackboneError("The text behind the images tokenises differently on its own; the query is not found.")
     begin, end = len(before), len(before) + len(query)
-    found = tuple(first + i for i, (a, b) in enumerate(encoding["offset_mapping"]) if begin < b and a < end and a < b)
+    found = tuple(first + i for i, (a, b) in enumerate(offsets) if begin < b and a < end and a < b)
     if not found:
         raise BackboneError("No token of the prompt belongs to the query.")
     return found
-
-
-def _append(inputs: dict[str, Any], tokens: Tokens) -> None:
-    """Put tokens of text behind the prompt, in every per-token tensor."""
-    if not tokens:
-        return
-    import torch
-
-    length = inputs["input_ids"].shape[1]
-    for name, value in list(inputs.items()):
-        if getattr(value, "shape", None) == (1, length):
-            fill = {"input_ids": list(tokens), "attention_mask": [1] * len(tokens)}.get(name, [0] * len(tokens))
-            inputs[name] = torch.cat([value, torch.tensor([fill], dtype=value.dtype)], dim=1)

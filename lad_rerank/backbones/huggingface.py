@@ -1,52 +1,61 @@
-"""Any supported AutoModelForImageTextToText as a backbone: loading, and the one pass."""
+"""Any AutoModelForImageTextToText as a backbone: what is asked of it, and what is kept between questions."""
 
 from __future__ import annotations
 
-import copy
 import logging
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lad_rerank.backbones import attention_tap
-from lad_rerank.backbones.base import BackboneIdentity
-from lad_rerank.backbones.encoding import AnswerTokens, EncodedPrompt, answer_tokens, encode
-from lad_rerank.backbones.families import qwen_vl
+from lad_rerank.backbones.base import BackboneIdentity, Request
+from lad_rerank.backbones.encoding import EncodedPrompt, PreparedImage, PromptEncoder
+from lad_rerank.backbones.families import family_of
+from lad_rerank.backbones.features import ImageFeatures, image_features
 from lad_rerank.backbones.identity import text_digest, weights_digest
+from lad_rerank.backbones.kept import KeptPrompt
 from lad_rerank.backbones.label_scoring import Tokens, label_log_probs, label_mass, needs_cache
-from lad_rerank.errors import BackboneError, PromptTooLongError
-from lad_rerank.prompt import PROMPT_VERSION, LabelStyle
+from lad_rerank.backbones.loading import load
+from lad_rerank.backbones.memory import BoundedMemory
+from lad_rerank.backbones.passes import Passes, PassResult
+from lad_rerank.backbones.traits import read_traits
+from lad_rerank.errors import PromptTooLongError
+from lad_rerank.images import image_digest
+from lad_rerank.prompt import PROMPT_VERSION, LabelStyle, most_labels
 from lad_rerank.records import FloatArray, Observation
 
 if TYPE_CHECKING:
-    import torch
     from PIL.Image import Image
     from transformers import PreTrainedModel, ProcessorMixin
 
 logger = logging.getLogger(__name__)
 
-PAPER_PIXELS = 336 * 336
-"""The paper's image size; an area here, since aspect ratios are kept."""
+MEBIBYTE = 2**20
 
 
 class HuggingFaceBackbone:
     """A loaded model and its processor, read through SDPA in one pass.
 
-    Holds nothing that a call changes, so threads may share it.
+    What is costly is kept within bounds: image features by pixels, and the keys and values of the last
+    candidate lists. Neither changes what comes out, and threads may share a backbone.
 
     Args:
         model: A ``PreTrainedModel`` in evaluation mode. Its decoder is switched to the attention tap.
         processor: The processor that belongs to it.
         name: What to call it.
         revision: Hub revision, for the record.
-        labels: How candidates are named, ``"digits"`` or ``"letters"``.
-        max_pixels: Pixel budget of one image; the paper's 336 x 336 where the processor allows as much.
+        labels: How candidates are named.
+        max_pixels: Pixel budget of one image; the paper's 336 x 336 by default.
+        spans: ``"visual"`` counts a candidate's visual tokens, ``"delimited"`` the marks around them too.
+        verify: Check at load, on a tiny prompt, that the model is read right; see ``verify.py``.
+        max_feature_bytes: Image features kept at most.
+        max_cache_bytes: Keys and values kept at most.
+        batch_size: Prompts in one forward pass at most.
 
     Raises:
-        BackboneError: A model family that this release does not read, or settings it cannot obey.
+        BackboneError: A model that cannot be read, or settings it cannot obey.
     """
 
     def __init__(
@@ -58,89 +67,92 @@ class HuggingFaceBackbone:
         revision: str | None = None,
         labels: LabelStyle = "digits",
         max_pixels: int | None = None,
+        spans: str = "visual",
+        verify: bool = True,
+        max_feature_bytes: int = 256 * MEBIBYTE,
+        max_cache_bytes: int = 256 * MEBIBYTE,
+        batch_size: int = 8,
     ) -> None:
-        model_type = model.config.model_type
-        if model_type not in qwen_vl.MODEL_TYPES:
-            raise BackboneError(
-                f"Models of type {model_type!r} are not supported yet, only {', '.join(sorted(qwen_vl.MODEL_TYPES))}."
-            )
         self._model = model
         self._processor = processor
         self._name = name
         self._revision = revision
-        self._labels = labels
-        budget, self._images_kwargs = qwen_vl.pixel_budget(processor, max_pixels or PAPER_PIXELS)
+        self._batch_size = batch_size
+        self._context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        self._traits = read_traits(model, processor)
+        self._family = family_of(model.config.model_type)
+        budget = self._family.pixel_budget(processor, max_pixels)
         attention_tap.install(model)
         modules = attention_tap.full_attention_modules(model)
-        self._layer_of = {id(module): layer for layer, module in modules.items()}
-        self._answer = lru_cache(maxsize=64)(self._answer_tokens)
+        self._encoder = PromptEncoder(
+            processor, self._traits.image_token_id, labels, self._family, budget, spans == "delimited"
+        )
+        self._passes = Passes(model, self._traits, modules, self._family.marks_images)
+        self._features: BoundedMemory[str, ImageFeatures] = BoundedMemory(max_feature_bytes, lambda f: f.nbytes)
+        self._prepared: BoundedMemory[str, PreparedImage] = BoundedMemory(max_feature_bytes, lambda p: p.nbytes)
+        self._kept: BoundedMemory[tuple[str, ...], KeptPrompt] = BoundedMemory(max_cache_bytes, lambda k: k.nbytes)
+        self.uses_features = self._traits.encoder_outputs
+        self.uses_prefix = self._traits.keeps_prefix
         self._identity = BackboneIdentity(
-            model_type=model_type,
+            model_type=model.config.model_type,
             weights=weights_digest(model),
             prompt=PROMPT_VERSION,
             chat_template=text_digest(str(processor.chat_template)),
             labels=labels,
-            max_pixels=budget,
-            spans="visual",
+            max_pixels=budget.pixels,
+            spans=spans,
             dtype=str(model.dtype).removeprefix("torch."),
             layers=tuple(modules),
         )
         logger.info(
             "Loaded %s (%s) on %s in %s; decoder attention: SDPA with %d of its layers read.",
-            name, model_type, model.device, self._identity.dtype, len(modules),
-        )  # fmt: skip
+            name,
+            model.config.model_type,
+            model.device,
+            self._identity.dtype,
+            len(modules),
+        )
+        if verify:
+            from lad_rerank.backbones.verify import verify_backbone
+
+            verify_backbone(self)
 
     @classmethod
     def from_pretrained(
         cls,
         model: str | Path,
         *,
-        device: str | None = None,
-        dtype: str | torch.dtype | None = None,
-        device_map: Any = None,
-        revision: str | None = None,
-        trust_remote_code: bool = False,
+        name: str | None = None,
         labels: LabelStyle = "digits",
         max_pixels: int | None = None,
-        name: str | None = None,
-        **model_kwargs: Any,
+        spans: str = "visual",
+        verify: bool = True,
+        **loading: Any,
     ) -> HuggingFaceBackbone:
-        """Load a model and its processor from a folder or the hub.
+        """Load a model and make a backbone of it.
 
         Args:
             model: Local folder or hub id.
-            device: Such as ``"cpu"`` or ``"cuda:1"``; the first GPU where there is one, else the CPU.
-            dtype: Such as ``"float32"``; bfloat16 on a GPU and float32 on a CPU by default.
-            device_map: Passed to transformers, in place of ``device``.
-            revision: Hub revision.
-            trust_remote_code: Run code that comes with the model. Only ever what the caller says.
-            labels: How candidates are named.
-            max_pixels: Pixel budget of one image.
             name: What to call it; the ``model`` argument by default.
-            **model_kwargs: Passed to ``from_pretrained`` of the model, such as ``quantization_config``.
+            labels: See the class.
+            max_pixels: See the class.
+            spans: See the class.
+            verify: See the class.
+            **loading: What :func:`lad_rerank.backbones.loading.load` takes: device, dtype, revision and so on.
 
         Raises:
             BackboneError: The model cannot be loaded or read.
         """
-        import torch
-        from transformers import AutoModelForImageTextToText, AutoProcessor
-
-        if device is None:
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-        if dtype is None:
-            dtype = torch.float32 if torch.device(device).type == "cpu" else torch.bfloat16
-        hub = {"revision": revision, "trust_remote_code": trust_remote_code}
-        try:
-            processor = AutoProcessor.from_pretrained(model, **hub)
-            loaded: Any = AutoModelForImageTextToText.from_pretrained(
-                model, dtype=dtype, device_map=device_map, attn_implementation="sdpa", **hub, **model_kwargs
-            )
-        except (OSError, ValueError, KeyError) as error:
-            raise BackboneError(f"Cannot load the model {str(model)!r}: {error}") from error
-        if device_map is None:
-            loaded = loaded.to(device)
+        loaded, processor = load(model, **loading)
         return cls(
-            loaded.eval(), processor, name=name or str(model), revision=revision, labels=labels, max_pixels=max_pixels
+            loaded,
+            processor,
+            name=name or str(model),
+            revision=loading.get("revision"),
+            labels=labels,
+            max_pixels=max_pixels,
+            spans=spans,
+            verify=verify,
         )
 
     @property
@@ -158,9 +170,6 @@ class HuggingFaceBackbone:
         """What the model's position bias depends on."""
         return self._identity
 
-    def _answer_tokens(self, n: int) -> AnswerTokens:
-        return answer_tokens(self._processor, n, self._labels)
-
     def encode(self, query: str, images: Sequence[Image]) -> EncodedPrompt:
         """Tokens of the prompt that shows the images in this order.
 
@@ -168,29 +177,31 @@ class HuggingFaceBackbone:
             PromptTooLongError: It does not fit the context window. Nothing is truncated.
             BackboneError: The processor did not do what it must.
         """
-        prompt = encode(
-            self._processor,
-            self._model.config.image_token_id,
-            query,
-            images,
-            self._labels,
-            self._images_kwargs,
-            self._answer(len(images)),
-        )
-        qwen_vl.check_pixels(self._processor, prompt.inputs, self._identity.max_pixels)
-        window = getattr(self._model.config.get_text_config(), "max_position_embeddings", None)
-        if window is not None and prompt.length > window:
+        if self.uses_features:
+            prompt = self._encoder.encode(query, [self._prepare(image) for image in images])
+        else:
+            prompt = self._encoder.encode_plain(query, images)
+            assert prompt.inputs is not None
+            self._family.check_pixels(self._processor, prompt.inputs, self._identity.max_pixels, len(images))
+        if self._context is not None and prompt.length > self._context:
             raise PromptTooLongError(
                 f"The prompt of {len(images)} images and this query has {prompt.length} tokens, the model takes "
-                f"{window}. Lower max_pixels, rerank fewer candidates, or shorten the query."
+                f"{self._context}. Lower max_pixels, rerank fewer candidates, or shorten the query."
             )
         return prompt
 
+    def capacity(self, query: str, images: Sequence[Image]) -> int:
+        """How many of these images one prompt holds: what the context window and the labels allow."""
+        most = most_labels(self._identity.labels)
+        if self._context is None or not self.uses_features or len(images) < 2:
+            return most
+        longest = max((self._prepare(image) for image in images), key=lambda image: image.length)
+        two, three = (self._encoder.encode(query, [longest] * n).length for n in (2, 3))
+        fitting: int = 2 + max(0, self._context - two) // (three - two)
+        return min(most, fitting)
+
     def observe(self, query: str, images: Sequence[Image]) -> Observation:
         """Show the images in this order and ask for the query, in one forward pass.
-
-        A second step over the few tokens of a label's beginning runs on the kept keys and values where
-        labels take more than one token; the prompt itself is never run twice.
 
         Args:
             query: One line of text.
@@ -201,78 +212,120 @@ class HuggingFaceBackbone:
             AttentionNotSeenError: The read-out rows did not arrive.
             BackboneError: The model or processor did not behave as it must.
         """
+        return self.observe_many([(query, images)])[0]
+
+    def observe_many(self, requests: Sequence[Request]) -> list[Observation]:
+        """:meth:`observe` for several requests, in batches.
+
+        Requests over the same images in the same order share one run over the images; the others run
+        side by side. A batch that does not fit the memory is halved, and that is logged.
+
+        Args:
+            requests: (query, images) pairs; the numbers of images may differ.
+        """
         import torch
 
-        prompt = self.encode(query, images)
-        answer = prompt.answer
-        rows = {"last": (prompt.length - 1,), "query": prompt.query}
-        sink = attention_tap.AttentionSink(self._layer_of, rows, prompt.spans)
-        keep = needs_cache(answer.labels, answer.end)
+        observations: list[Observation | None] = [None] * len(requests)
+        groups: dict[tuple[str, ...], list[tuple[int, EncodedPrompt]]] = {}
+        for i, (query, images) in enumerate(requests):
+            key = tuple(image_digest(image) for image in images)
+            groups.setdefault(key, []).append((i, self.encode(query, images)))
         with torch.inference_mode():
-            inputs = {k: v.to(self._model.device) for k, v in prompt.inputs.items()}
-            # One unpadded prompt: without a mask SDPA may use its causal kernels.
-            inputs.pop("attention_mask", None)
-            positions, behind = self._positions(inputs, prompt.length)
-            with attention_tap.open_sink(sink):
-                output = self._model(**inputs, position_ids=positions, logits_to_keep=1, use_cache=keep)
-            first = _float64(output.logits[0, -1])
-            if not np.isfinite(first).all():
-                raise BackboneError(
-                    f"{self._name} gave NaN or infinite logits in {self._identity.dtype}; try dtype='float32'."
-                )
-            step = self._stepper(output, behind) if keep else _no_further_token
-            log_probs = label_log_probs(answer.labels, answer.end, first, step)
-        layers = self._identity.layers
+            kept = (
+                {key: found for key in groups if (found := self._kept.get(key)) is not None} if self.uses_prefix else {}
+            )
+            fresh = [(key, *group.pop(0)) for key, group in groups.items() if key not in kept]
+            size = self._batch_size if self.uses_features else 1
+            for batch in _batches(fresh, size):
+                prompts = [prompt for _, _, prompt in batch]
+                for (key, i, prompt), result in zip(batch, self._whole(prompts), strict=True):
+                    observations[i] = self._observation(prompt, result, result.kept)
+                    if result.kept is not None and self.uses_prefix:
+                        kept[key] = result.kept
+                        self._kept.put(key, result.kept)
+            for key, group in groups.items():
+                for batch in _batches(group, self._batch_size):
+                    prompts = [prompt for _, prompt in batch]
+                    if key in kept:
+                        results = self._passes.behind(kept[key], prompts, reading=True)
+                    else:
+                        results = [result for prompt in prompts for result in self._whole([prompt])]
+                    for (i, prompt), result in zip(batch, results, strict=True):
+                        observations[i] = self._observation(prompt, result, kept.get(key) or result.kept)
+        return [observation for observation in observations if observation is not None]
+
+    def top_tokens(self, query: str, images: Sequence[Image], count: int = 5) -> list[str]:
+        """What the model would most like to say, as text, for a message."""
+        import torch
+
+        with torch.inference_mode():
+            (result,) = self._whole([self.encode(query, images)])
+        best = np.argsort(-result.logits)[:count]
+        return [str(self._encoder.tokenizer.decode([int(token)])) for token in best]
+
+    def forget(self) -> None:
+        """Let go of all features, keys and values that were kept."""
+        self._features.clear()
+        self._prepared.clear()
+        self._kept.clear()
+
+    def _prepare(self, image: Image) -> PreparedImage:
+        digest = image_digest(image)
+        prepared = self._prepared.get(digest)
+        if prepared is None:
+            prepared = self._encoder.prepare(image)
+            self._family.check_pixels(self._processor, prepared.inputs, self._identity.max_pixels, 1)
+            self._prepared.put(digest, prepared)
+        return prepared
+
+    def _feature(self, image: PreparedImage) -> ImageFeatures:
+        found = self._features.get(image.digest)
+        if found is None:
+            device, dtype = self._model.device, self._model.dtype
+            inputs = {
+                name: value.to(device, dtype=dtype if value.is_floating_point() else None)
+                for name, value in image.inputs.items()
+            }
+            found = image_features(self._model, inputs)
+            self._features.put(image.digest, found)
+        return found
+
+    def _whole(self, prompts: Sequence[EncodedPrompt]) -> list[PassResult]:
+        """Run whole prompts; halve a batch that does not fit the memory."""
+        import torch
+
+        features = [[self._feature(image) for image in p.images] for p in prompts] if self.uses_features else None
+        keeping = self._traits.keeps_prefix and (
+            (self.uses_prefix and self._kept.max_bytes > 0)
+            or any(needs_cache(p.answer.labels, p.answer.end) for p in prompts)
+        )
+        try:
+            return self._passes.whole(prompts, features, keeping=keeping)
+        except torch.OutOfMemoryError:
+            if len(prompts) == 1:
+                raise
+            half = len(prompts) // 2
+            logger.warning("%d prompts do not fit the memory at once; going on with %d.", len(prompts), half)
+            return [*self._whole(prompts[:half]), *self._whole(prompts[half:])]
+
+    def _observation(self, prompt: EncodedPrompt, result: PassResult, kept: KeptPrompt | None) -> Observation:
+        """Make the record; labels of several tokens ask for a step on the kept keys and values."""
+
+        def next_logits(prefixes: Sequence[Tokens]) -> FloatArray:
+            longer = [prompt.with_answer(prefix) for prefix in prefixes]
+            if kept is not None:
+                return np.stack([r.logits for r in self._passes.behind(kept, longer, reading=False)])
+            return np.stack([self._whole([one])[0].logits for one in longer])
+
+        answer = prompt.answer
         return Observation(
-            log_probs=log_probs,
-            attention=sink.result(layers),
-            layers=layers,
-            label_mass=label_mass(answer.labels, first),
+            log_probs=label_log_probs(answer.labels, answer.end, result.logits, next_logits),
+            attention=result.attention,
+            layers=self._identity.layers,
+            label_mass=label_mass(answer.labels, result.logits),
             prompt_tokens=prompt.length,
         )
 
-    def _positions(self, inputs: dict[str, torch.Tensor], length: int) -> tuple[torch.Tensor, int]:
-        """Explicit position ids of the prompt, and the position of the token behind it.
 
-        Left to itself a model with M-RoPE keeps an offset from its last prompt on the module, and would
-        use another thread's.
-        """
-        positions, delta = self._model.model.get_rope_index(
-            inputs["input_ids"],
-            image_grid_thw=inputs["image_grid_thw"],
-            mm_token_type_ids=inputs["mm_token_type_ids"],
-            attention_mask=inputs["input_ids"].new_ones(1, length),
-        )
-        return positions, length + int(delta)
-
-    def _stepper(self, output: Any, behind: int) -> Callable[[Sequence[Tokens]], FloatArray]:
-        """Logits behind label beginnings, all of them in one batch on a copy of the prompt's cache."""
-        import torch
-
-        cache = output.cache
-
-        def step(prefixes: Sequence[Tokens]) -> FloatArray:
-            expanded = copy.deepcopy(cache)
-            expanded.reorder_cache(torch.zeros(len(prefixes), dtype=torch.long, device=self._model.device))
-            ids = torch.tensor(prefixes, device=self._model.device)
-            positions = torch.arange(behind, behind + ids.shape[1], device=ids.device)
-            result = self._model(
-                input_ids=ids,
-                position_ids=positions.expand(3, len(prefixes), -1),
-                cache=expanded,
-                use_cache=True,
-                logits_to_keep=1,
-            )
-            return _float64(result.logits[:, -1])
-
-        return step
-
-
-def _no_further_token(prefixes: Sequence[Tokens]) -> FloatArray:
-    raise BackboneError(f"Labels of one token asked for a further one behind {list(prefixes)}.")
-
-
-def _float64(tensor: torch.Tensor) -> FloatArray:
-    """Raw logits as float64 on the CPU."""
-    array: FloatArray = tensor.float().cpu().numpy().astype(np.float64)
-    return array
+def _batches(items: Sequence[Any], size: int) -> list[Sequence[Any]]:
+    return [items[i : i + size] for i in range(0, len(items), size)]

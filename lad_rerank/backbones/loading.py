@@ -1,0 +1,65 @@
+"""Loading a model and its processor, on the right device and in the right type."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lad_rerank.errors import BackboneError
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, ProcessorMixin
+
+
+def default_device() -> str:
+    """The first GPU where there is one, Apple's where there is one, else the CPU."""
+    import torch
+
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def load(
+    model: str | Path,
+    *,
+    device: str | None = None,
+    dtype: str | torch.dtype | None = None,
+    device_map: Any = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    **model_kwargs: Any,
+) -> tuple[PreTrainedModel, ProcessorMixin]:
+    """Load a model and its processor from a folder or the hub.
+
+    Args:
+        model: Local folder or hub id.
+        device: Such as ``"cpu"`` or ``"cuda:1"``; see :func:`default_device`.
+        dtype: Such as ``"float32"``; bfloat16 on a GPU and float32 elsewhere by default.
+        device_map: Passed to transformers, in place of ``device``.
+        revision: Hub revision.
+        trust_remote_code: Run code that comes with the model. Only ever what the caller says.
+        **model_kwargs: Passed to ``from_pretrained`` of the model, such as ``quantization_config``.
+
+    Raises:
+        BackboneError: The model cannot be loaded.
+    """
+    import torch
+    from transformers import AutoModelForImageTextToText, AutoProcessor
+
+    device = device or default_device()
+    if dtype is None:
+        dtype = torch.bfloat16 if torch.device(device).type == "cuda" else torch.float32
+    hub = {"revision": revision, "trust_remote_code": trust_remote_code}
+    try:
+        processor = AutoProcessor.from_pretrained(model, **hub)
+        loaded: Any = AutoModelForImageTextToText.from_pretrained(
+            model, dtype=dtype, device_map=device_map, attn_implementation="sdpa", **hub, **model_kwargs
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise BackboneError(f"Cannot load the model {str(model)!r}: {error}") from error
+    # Quantised models and those with a device map are where they belong already.
+    if device_map is None and getattr(loaded, "quantization_method", None) is None:
+        loaded = loaded.to(device)
+    return loaded.eval(), processor

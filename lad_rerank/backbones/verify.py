@@ -1,0 +1,153 @@
+"""Is this model, on this machine, read correctly? A few passes over a tiny prompt tell."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lad_rerank.backbones import attention_tap
+from lad_rerank.errors import AttentionNotSeenError, BackboneError
+from lad_rerank.records import Observation
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from lad_rerank.backbones.encoding import EncodedPrompt
+    from lad_rerank.backbones.huggingface import HuggingFaceBackbone
+
+logger = logging.getLogger(__name__)
+
+QUERIES = ("a red square", "a photo of something blue, seen from far away")
+TOLERANCE = {"float32": 1e-3, "float16": 2e-2, "bfloat16": 5e-2}
+"""Largest difference in nats or in attention that rounding explains."""
+LOW_LABEL_MASS = 0.05
+
+
+def verify_backbone(backbone: HuggingFaceBackbone) -> None:
+    """Check a backbone and switch off what does not hold for its model.
+
+    - Cached image features give what pixels give; else features are not used.
+    - A kept prefix gives what a full pass gives; else prefixes are not kept.
+    - The tap reads what eager attention says; else the model is refused.
+    - The labels carry probability; else a warning names what the model would rather say.
+
+    Raises:
+        AttentionNotSeenError: The rows that are read are not the model's attention.
+        BackboneError: The model does not tell three different pictures apart at all.
+    """
+    images = _pictures()
+    tolerance = TOLERANCE.get(backbone.identity.dtype, 5e-2)
+    backbone.uses_prefix, prefix = False, backbone.uses_prefix
+    backbone.uses_features, features = False, backbone.uses_features
+    try:
+        plain = [backbone.observe(query, images) for query in QUERIES]
+        if features:
+            backbone.uses_features = True
+            backbone.uses_features = _agrees("image features", backbone, images, plain, tolerance)
+        if prefix:
+            backbone.uses_prefix = True
+            backbone.uses_prefix = _agrees("kept prefixes", backbone, images, plain, tolerance)
+        _check_against_eager(backbone, images, plain[0], tolerance)
+        _check_labels(backbone, plain)
+    finally:
+        backbone.forget()
+
+
+def _pictures() -> list[Image]:
+    """Three pictures that no model takes for one another."""
+    from PIL import Image, ImageDraw
+
+    pictures = []
+    for colour, corner in (("red", 8), ("blue", 24), ("green", 40)):
+        picture = Image.new("RGB", (96, 96), "white")
+        ImageDraw.Draw(picture).rectangle((corner, corner, corner + 40, corner + 40), fill=colour)
+        pictures.append(picture)
+    return pictures
+
+
+def _difference(a: Observation, b: Observation) -> float:
+    return max(
+        float(np.abs(a.log_probs - b.log_probs).max()),
+        *(float(np.abs(a.attention[row] - b.attention[row]).max()) for row in a.attention),
+    )
+
+
+def _agrees(
+    what: str, backbone: HuggingFaceBackbone, images: Sequence[Image], plain: Sequence[Observation], tolerance: float
+) -> bool:
+    """Whether a short cut gives what plain passes gave; a failure of the short cut itself counts as no."""
+    try:
+        short = [backbone.observe(query, images) for query in QUERIES]
+        difference = max(_difference(a, b) for a, b in zip(short, plain, strict=True))
+    except Exception as error:
+        # Whatever goes wrong in a short cut that nobody has to take is no reason to refuse the model.
+        logger.info("%s: %s are not used (%s: %s).", backbone.name, what, type(error).__name__, error)
+        return False
+    if difference > tolerance:
+        logger.info("%s: %s are not used, they are off by %.2g.", backbone.name, what, difference)
+    return difference <= tolerance
+
+
+def _check_against_eager(
+    backbone: HuggingFaceBackbone, images: Sequence[Image], seen: Observation, tolerance: float
+) -> None:
+    """Compare the tapped rows with the model's own eager attention, where it has one."""
+    import torch
+
+    model: Any = backbone._model
+    prompt = backbone._encoder.encode_plain(QUERIES[0], images)
+    inputs = {name: value.to(model.device) for name, value in with_forced(prompt).items()}
+    try:
+        model.set_attn_implementation({"text_config": "eager"})
+        with torch.inference_mode():
+            output = model(**inputs, output_attentions=True)
+    except (ValueError, RuntimeError, TypeError, NameError) as error:
+        logger.info("%s has no working eager attention to compare with: %s", backbone.name, error)
+        return
+    finally:
+        model.set_attn_implementation({"text_config": attention_tap.TAP_NAME})
+    maps = output.attentions
+    if maps is None or len(maps) <= max(seen.layers):
+        return
+    for i, layer in enumerate(seen.layers):
+        row = maps[layer][0, :, -1].float()
+        mass = torch.stack([row[:, list(span)].sum(-1) for span in prompt.spans], dim=-1).cpu().numpy()
+        off = float(np.abs(mass - seen.attention["last"][i]).max())
+        if off > tolerance:
+            raise AttentionNotSeenError(
+                f"The attention read from {backbone.name} differs from its eager attention by {off:.2g} in layer "
+                f"{layer}: this model computes attention in a way that cannot be read. Please report it."
+            )
+
+
+def _check_labels(backbone: HuggingFaceBackbone, seen: Sequence[Observation]) -> None:
+    if all(np.ptp(o.log_probs) == 0 for o in seen):
+        raise BackboneError(f"{backbone.name} gives every label the same probability; its weights are not loaded.")
+    if max(o.label_mass for o in seen) < LOW_LABEL_MASS:
+        tokens = backbone.top_tokens(QUERIES[0], _pictures())
+        logger.warning(
+            "%s puts %.2g of its probability on the labels; it would rather say %s. An open <think>, or a base model "
+            "without chat training, looks like this.",
+            backbone.name,
+            max(o.label_mass for o in seen),
+            ", ".join(map(repr, tokens)),
+        )
+
+
+def with_forced(prompt: EncodedPrompt) -> dict[str, Any]:
+    """The processor's own tensors of a prompt, with the forced tokens of its answer behind it."""
+    import torch
+
+    assert prompt.inputs is not None
+    forced = prompt.answer.forced
+    length = prompt.length - len(forced)
+    values = {"input_ids": list(forced), "attention_mask": [1] * len(forced)}
+    return {
+        name: torch.cat([value, torch.tensor([values.get(name, [0] * len(forced))], dtype=value.dtype)], dim=1)
+        if value.shape == (1, length) and forced
+        else value
+        for name, value in prompt.inputs.items()
+    }
