@@ -28,8 +28,22 @@ def test_labels() -> None:
     assert candidate_labels(26, "letters")[-1] == "Z"
     with pytest.raises(InvalidRequestError, match="at most 26"):
         candidate_labels(27, "letters")
-    with pytest.raises(InvalidRequestError, match="roman"):
-        candidate_labels(3, "roman")  # type: ignore[arg-type]  # what a caller may pass at run time
+    assert candidate_labels(9, "roman")[3:] == ("IV", "V", "VI", "VII", "VIII", "IX")
+    assert candidate_labels(99, "roman")[-1] == "XCIX"
+    assert candidate_labels(3, "lower") == ("a", "b", "c")
+    assert candidate_labels(42, "words")[18:22] == ("nineteen", "twenty", "twenty-one", "twenty-two")
+    for style in ("digits", "roman", "words"):
+        assert len(set(candidate_labels(99, style))) == 99
+    with pytest.raises(InvalidRequestError, match="Unknown label style 'greek'"):
+        candidate_labels(3, "greek")  # type: ignore[arg-type]  # what a caller may pass at run time
+
+
+def test_auto_is_one_token_while_there_is_one() -> None:
+    assert candidate_labels(9, "auto")[-1] == "9"
+    assert candidate_labels(10, "auto") == candidate_labels(10, "letters")
+    assert candidate_labels(26, "auto")[-1] == "Z"
+    assert candidate_labels(27, "auto")[-1] == "27"
+    assert "lettered from A to J" in question_parts(10, "auto")[0]
 
 
 def test_images_come_before_the_text() -> None:

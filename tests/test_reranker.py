@@ -149,11 +149,49 @@ def test_bad_requests_are_named(reranker: LADReranker) -> None:
         LADReranker.from_pretrained("bundled", method="best")
 
 
-def test_no_calibration_for_this_number_names_the_command(reranker: LADReranker) -> None:
-    query, images, _ = shop_set(13, seed=8)
-    with pytest.raises(CalibrationMissingError, match=r"for 13 candidates.*lad-rerank calibrate --model bundled"):
-        reranker.rerank(query, images)
-    assert len(reranker.rerank(query, images, method="vanilla")) == 13
+def test_no_calibration_names_the_command(reranker: LADReranker, tmp_path: Path) -> None:
+    bare = LADReranker(reranker.backbone, store=CalibrationStore([tmp_path], tmp_path))
+    query, images, _ = shop_set(7, seed=8)
+    with pytest.raises(CalibrationMissingError, match=r"for 7 candidates.*lad-rerank calibrate --model bundled"):
+        bare.rerank(query, images)
+    assert len(bare.rerank(query, images, method="vanilla")) == 7
+    with pytest.raises(CalibrationMissingError, match="for 13 candidates"):
+        reranker.rerank(*shop_set(13, seed=8)[:2], window=13)
+
+
+def test_more_than_the_calibration_covers_go_through_windows(reranker: LADReranker) -> None:
+    right = 0
+    for seed in range(5):
+        query, images, target = shop_set(30, seed=600 + seed)
+        ranking = reranker.rerank(query, images)
+        assert sorted(hit.index for hit in ranking) == list(range(30))
+        assert sum(hit.score for hit in ranking) == pytest.approx(1)
+        assert ranking.passes == 4  # three windows of ten, and their winners
+        assert ranking.observation is None
+        turned = reranker.rerank(query, images[::-1])
+        assert [hit.index for hit in ranking] == [29 - hit.index for hit in turned]
+        right += ranking[0].index == target
+    assert right >= 4
+
+
+def test_many_queries_at_once_equal_one_at_a_time(reranker: LADReranker) -> None:
+    work = [shop_set(n, seed=700 + n) for n in (8, 3, 20, 12, 8)]
+    queries, lists = [w[0] for w in work], [w[1] for w in work]
+    queries.append("the only one")
+    lists.append(lists[0][:1])
+    queries.append("a blue one")
+    lists.append(lists[0])
+    reranker.backbone.forget()  # type: ignore[attr-defined]
+    together = reranker.rerank_many(queries, lists, top_n=4)
+    for query, images, ranking in zip(queries, lists, together, strict=True):
+        reranker.backbone.forget()  # type: ignore[attr-defined]
+        alone = reranker.rerank(query, images, top_n=4)
+        assert [h.id for h in ranking] == [h.id for h in alone]
+        np.testing.assert_allclose([h.score for h in ranking], [h.score for h in alone], atol=1e-5)
+    with pytest.raises(InvalidRequestError, match="one list of candidates for each query"):
+        reranker.rerank_many(["a", "b"], [lists[0]])
+    with pytest.raises(InvalidRequestError, match="empty"):
+        reranker.rerank_many(["a", " "], lists[:2])
 
 
 def test_observations_reproduce_the_ranking(reranker: LADReranker) -> None:
@@ -181,7 +219,7 @@ def test_calibrate_saves_and_is_found_again(tmp_path: Path) -> None:
     assert seen[-1] == (15, 15)  # 3 samples x (2 + 3) shifts
     ranking = model.rerank(query, images)
     again = LADReranker.from_pretrained(str(bundled.mllm_folder()), device="cpu", store=store)
-    assert ids_and_scores(again.rerank(query, images)) == pytest.approx(ids_and_scores(ranking))
+    assert [hit.id for hit in again.rerank(query, images)] == [hit.id for hit in ranking]
     (path,) = tmp_path.glob("*.json")
     letters = LADReranker.from_pretrained("bundled", device="cpu", labels="letters", store=store)
     with pytest.raises(CalibrationMissingError, match=r"labels \(digits in the calibration, letters here\)"):

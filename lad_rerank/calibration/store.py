@@ -81,7 +81,7 @@ class CalibrationStore:
         return CalibrationMissingError(
             f"There is no calibration of {model} for {n} candidates.{near} Make one with: "
             f"lad-rerank calibrate --model {shlex.quote(model)}{labels} --samples FILE.jsonl "
-            f"--candidates 2-{max(n, 8)} (or LADReranker.calibrate(samples)); methods 'vanilla' and 'raw_attention' need none."
+            f"--candidates 2-{max(n, 8)} (or LADReranker.calibrate(samples)). method='vanilla' needs none."
         )
 
     def save(self, calibration: Calibration) -> Path:

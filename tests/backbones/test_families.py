@@ -46,7 +46,11 @@ def plain(backbone: HuggingFaceBackbone, query: str, images: list[Image.Image]) 
                 for prefix in prefixes:
                     # PaliGemma marks what is no prompt any more, so that the prompt does not see it.
                     answer_type = [int(backbone.name == "paligemma")] * len(prefix)
-                    fill = {"input_ids": list(prefix), "attention_mask": [1] * len(prefix), "token_type_ids": answer_type}
+                    fill = {
+                        "input_ids": list(prefix),
+                        "attention_mask": [1] * len(prefix),
+                        "token_type_ids": answer_type,
+                    }
                     longer = {
                         name: torch.cat([v, torch.tensor([fill.get(name, [0] * len(prefix))])], dim=1)
                         if v.shape == (1, prompt.length)

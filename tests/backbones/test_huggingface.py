@@ -35,9 +35,10 @@ def test_attention_and_log_probs_equal_a_plain_eager_forward(
 ) -> None:
     _, images, _ = shop_set(n, seed=n)
     seen = backbone.observe(query, images)
-    prompt = backbone.encode(query, images)
+    prompt = backbone._encoder.encode_plain(query, images)
+    assert prompt.ids == backbone.encode(query, images).ids
     with torch.inference_mode():
-        plain = eager(**prompt.inputs, output_attentions=True)
+        plain = eager(**(prompt.inputs or {}), output_attentions=True)
     for name, rows in (("last", [prompt.length - 1]), ("query", list(prompt.query))):
         maps = torch.stack([layer[0] for layer in plain.attentions])
         mass = torch.stack([maps[:, :, rows][..., list(s)].sum(-1).mean(-1) for s in prompt.spans], dim=-1)
@@ -51,7 +52,8 @@ def test_attention_and_log_probs_equal_a_plain_eager_forward(
 
 def test_two_digit_labels_equal_plain_forwards(backbone: HuggingFaceBackbone, eager: torch.nn.Module) -> None:
     query, images, _ = shop_set(12, seed=3)
-    prompt = backbone.encode(query, images)
+    prompt = backbone._encoder.encode_plain(query, images)
+    assert prompt.inputs is not None
     labels, end = prompt.answer.labels, prompt.answer.end
     one = labels[0][0]
     with torch.inference_mode():
@@ -77,18 +79,17 @@ def test_query_rows_are_the_querys_own_tokens(backbone: HuggingFaceBackbone) -> 
     _, images, _ = shop_set(3, seed=1)
     prompt = backbone.encode("a red mug", images)
     tokenizer = AutoProcessor.from_pretrained(bundled.mllm_folder()).tokenizer
-    assert tokenizer.decode(prompt.inputs["input_ids"][0, list(prompt.query)]).strip() == "a red mug"
+    assert tokenizer.decode([prompt.ids[i] for i in prompt.query]).strip() == "a red mug"
 
 
 def test_spans_are_the_visual_tokens_of_each_image(backbone: HuggingFaceBackbone) -> None:
     _, images, _ = shop_set(3, seed=1)
     images[1] = images[1].resize((96, 32))
     prompt = backbone.encode(HOSTILE, images)
-    ids = prompt.inputs["input_ids"][0]
-    grid = prompt.inputs["image_grid_thw"]
-    assert [len(span) for span in prompt.spans] == (grid.prod(dim=1) // 4).tolist()
+    grids = [image.inputs["image_grid_thw"] for image in prompt.images]
+    assert [len(span) for span in prompt.spans] == [int(grid.prod()) // 4 for grid in grids]
     flat = [i for span in prompt.spans for i in span]
-    assert flat == torch.nonzero(ids == backbone._model.config.image_token_id).flatten().tolist()
+    assert flat == [i for i, token in enumerate(prompt.ids) if token == backbone._model.config.image_token_id]
 
 
 def test_one_forward_pass_counted_by_a_hook(backbone: HuggingFaceBackbone) -> None:
@@ -100,11 +101,12 @@ def test_one_forward_pass_counted_by_a_hook(backbone: HuggingFaceBackbone) -> No
         for n in (2, 9):
             query, images, _ = shop_set(n, seed=n)
             calls.clear()
-            prompt = backbone.encode(query, images)
+            backbone.forget()
             backbone.observe(query, images)
-            assert calls == [prompt.length]
+            assert calls == [backbone.encode(query, images).length]
         query, images, _ = shop_set(12, seed=12)
         calls.clear()
+        backbone.forget()
         backbone.observe(query, images)
         # Two-digit labels: one more token on the kept cache, never a second prefill.
         assert calls[1:] == [1]
@@ -115,16 +117,17 @@ def test_one_forward_pass_counted_by_a_hook(backbone: HuggingFaceBackbone) -> No
 def test_reading_attention_needs_little_memory(backbone: HuggingFaceBackbone) -> None:
     """The largest tensors of a pass with the sink open, against one without: under 5 MB more at N = 8."""
     query, images, _ = shop_set(8, seed=8)
-    prompt = backbone.encode(query, images)
-    rows = {"last": (prompt.length - 1,), "query": prompt.query}
+    prompt = backbone._encoder.encode_plain(query, images)
+    inputs = prompt.inputs or {}
+    read_out = attention_tap.ReadOut({"last": (prompt.length - 1,), "query": prompt.query}, prompt.spans)
 
     def peak(sink: attention_tap.AttentionSink | None) -> int:
         with torch.profiler.profile(profile_memory=True) as profile, torch.inference_mode():
             if sink is None:
-                backbone._model(**prompt.inputs, logits_to_keep=1, use_cache=False)
+                backbone._model(**inputs, logits_to_keep=1, use_cache=False)
             else:
                 with attention_tap.open_sink(sink):
-                    backbone._model(**prompt.inputs, logits_to_keep=1, use_cache=False)
+                    backbone._model(**inputs, logits_to_keep=1, use_cache=False)
         live = highest = 0
         for event in sorted(profile.profiler.kineto_results.events(), key=lambda e: e.start_ns()):
             if event.name() == "[memory]":
@@ -133,8 +136,7 @@ def test_reading_attention_needs_little_memory(backbone: HuggingFaceBackbone) ->
         return highest
 
     without = peak(None)
-    sink = attention_tap.AttentionSink(backbone._layer_of, rows, prompt.spans)
-    with_sink = peak(sink)
+    with_sink = peak(attention_tap.AttentionSink(backbone._passes._layer_of, [read_out]))
     assert without > 0
     assert with_sink - without < 5 * 2**20
 
@@ -191,10 +193,13 @@ def test_max_pixels_is_obeyed() -> None:
     photo = Image.new("RGB", (1200, 900), "grey")
     small = HuggingFaceBackbone.from_pretrained(bundled.mllm_folder(), device="cpu", max_pixels=2048)
     full = HuggingFaceBackbone.from_pretrained(bundled.mllm_folder(), device="cpu")
-    few, many = (b.encode("a mug", [photo, images[0]]).inputs["image_grid_thw"].prod(dim=1) for b in (small, full))
-    assert few[0] < many[0]
-    assert int(few.max()) * 64 <= 2048
+    few, many = (len(b.encode("a mug", [photo, images[0]]).spans[0]) for b in (small, full))
+    assert few < many
+    # A visual token is a cell of 16 x 16 pixels.
+    assert few * 256 <= 2048
     assert small.identity != full.identity
+    with pytest.raises(BackboneError, match="max_pixels=100 is less than one visual token"):
+        HuggingFaceBackbone.from_pretrained(bundled.mllm_folder(), device="cpu", max_pixels=100)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (2, 300), (300, 2), (4000, 3000)])

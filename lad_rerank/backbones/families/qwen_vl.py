@@ -28,12 +28,14 @@ class QwenVL(Family):
 
         ``max_pixels`` is deprecated there and has been ignored in more than one release.
         """
-        size = processor.image_processor.size
-        smallest, largest = int(size["shortest_edge"]), int(size["longest_edge"]) // self._frames
-        budget = min(wanted or PAPER_PIXELS, largest)
-        if budget < smallest // self._frames:
-            raise BackboneError(f"max_pixels={wanted} is below this model's smallest image of {smallest}; raise it.")
-        return PixelBudget(budget, {"size": {"shortest_edge": smallest, "longest_edge": budget * self._frames}})
+        image_processor = processor.image_processor
+        smallest, largest = int(image_processor.size["shortest_edge"]), int(image_processor.size["longest_edge"])
+        budget = min(wanted or PAPER_PIXELS, largest // self._frames)
+        cell = (image_processor.patch_size * image_processor.merge_size) ** 2
+        if budget < cell:
+            raise BackboneError(f"max_pixels={wanted} is less than one visual token of {cell} pixels; raise it.")
+        longest = budget * self._frames
+        return PixelBudget(budget, {"size": {"shortest_edge": min(smallest, longest), "longest_edge": longest}})
 
     def shrunk(self, image: Image, budget: int) -> Image:
         """The image as it is: the processor resizes it once."""
@@ -42,10 +44,13 @@ class QwenVL(Family):
     def check_pixels(self, processor: ProcessorMixin, inputs: Mapping[str, Any], budget: int, images: int) -> None:
         """Read the area off the grid.
 
-        A very long, thin image keeps one cell of width and may so exceed its area; that is allowed.
+        A very long, thin image keeps one cell of width, and a small one is enlarged to whole cells: either
+        may exceed the area by less than a row or a column of cells.
         """
         image_processor = processor.image_processor
+        merge = image_processor.merge_size
         for height, width in inputs["image_grid_thw"][:, 1:].tolist():
             pixels = height * width * image_processor.patch_size**2
-            if pixels > budget and min(height, width) > image_processor.merge_size:
+            one_less = (height - merge) * (width - merge) * image_processor.patch_size**2
+            if one_less > budget:
                 raise BackboneError(f"The image processor made {pixels} pixels of an image, over max_pixels={budget}.")
