@@ -156,7 +156,8 @@ class PromptEncoder:
         head, tail = self._frame(len(images))
         safe = safe_text(query, self._added)
         inputs = dict(self._process(head + safe + tail, list(images)))
-        texts = [r["replacement"] for r in inputs.pop("text_replacement_offsets")[0]]
+        offsets = inputs.pop("text_replacement_offsets", None)
+        texts = [r["replacement"] for r in offsets[0]] if offsets else [self._text_alone(image) for image in images]
         ids = inputs["input_ids"][0].tolist()
         before = self._written.behind_images + head.rpartition(self._placeholder)[2]
         prompt = self._located(ids, before, safe, tail + self._written.last, texts, (), inputs)
@@ -165,6 +166,8 @@ class PromptEncoder:
         return prompt
 
     def _process(self, text: str, images: list[Image]) -> dict[str, Any]:
+        # transformers 5.10 and newer say what they wrote for each image.
+        says = {"return_text_replacement_offsets": True} if self._says_replacements else {}
         output = dict(
             self.processor(
                 text=[text],
@@ -172,8 +175,8 @@ class PromptEncoder:
                 images_kwargs=dict(self._budget.images_kwargs),
                 add_special_tokens=self._adds_bos(text),
                 truncation=False,
-                return_text_replacement_offsets=True,
                 return_tensors="pt",
+                **says,
             )
         )
         # PaliGemma's processor makes training labels where nobody asked for them.
@@ -186,9 +189,24 @@ class PromptEncoder:
         from PIL import Image
 
         alone = self._family.alone
-        blank = Image.new("RGB", (64, 64))
-        output = self._process("".join(self._frame(alone)), [blank] * alone)
-        return str(output["text_replacement_offsets"][0][0]["text"])
+        rendered = "".join(self._frame(alone))
+        if self._says_replacements:
+            output = self._process(rendered, [Image.new("RGB", (64, 64))] * alone)
+            return str(output["text_replacement_offsets"][0][0]["text"])
+        names = [getattr(self.processor, name, None) for name in ("boi_token", "image_token", "fake_image_token")]
+        names.append(self.tokenizer.convert_ids_to_tokens(self._image_token_id))
+        return next(str(name) for name in names if name and rendered.count(str(name)) == alone)
+
+    @property
+    def _says_replacements(self) -> bool:
+        return hasattr(self.processor, "get_text_with_replacements")
+
+    def _text_alone(self, image: Image) -> str:
+        """The visual tokens that stand for an image, where the processor does not say so itself."""
+        alone = self._family.alone
+        ids = self._process("".join(self._frame(alone)), [image] * alone)["input_ids"][0].tolist()
+        count = ids.count(self._image_token_id) // alone
+        return str(self.tokenizer.convert_ids_to_tokens(self._image_token_id)) * count
 
     def _adds_bos(self, text: str) -> bool:
         """Whether the tokenizer may add what a template has not written already."""

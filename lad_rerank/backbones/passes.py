@@ -81,7 +81,7 @@ class Passes:
             if own is not None:
                 own = own.to(self._model.device)
                 inputs[name] = torch.nn.functional.pad(own, (0, longest - own.shape[1]))
-        if any(starts):
+        if any(starts) or self._traits.wants_mask:
             real = (
                 torch.arange(longest, device=self._model.device)
                 >= torch.tensor(starts, device=self._model.device)[:, None]
@@ -147,6 +147,8 @@ class Passes:
         inputs: dict[str, Any] = {"input_ids": ids, self._traits.cache_keyword: kept.cache(shared, len(prompts))}
         for name in self._traits.type_ids:
             inputs[name] = torch.zeros_like(ids)
+        if self._traits.wants_mask:
+            inputs["attention_mask"] = torch.ones(len(prompts), shared + longest, dtype=torch.long, device=device)
         if self._traits.rope_index:
             positions = torch.arange(shared, shared + longest, device=device) + kept.shift
             inputs["position_ids"] = positions.expand(3, len(prompts), -1)
@@ -207,12 +209,10 @@ class Passes:
             else torch.cat([image.inputs["image_grid_thw"] for image in prompt.images])
         )
         ids = torch.tensor([prompt.ids])
-        positions, delta = self._model.model.get_rope_index(
-            ids,
-            image_grid_thw=grids,
-            mm_token_type_ids=self._marked(ids).int(),
-            attention_mask=torch.ones_like(ids),
-        )
+        arguments = {"image_grid_thw": grids, "attention_mask": torch.ones_like(ids)}
+        if "mm_token_type_ids" in self._traits.type_ids:
+            arguments["mm_token_type_ids"] = self._marked(ids).int()
+        positions, delta = self._model.model.get_rope_index(ids, **arguments)
         return positions.to(self._model.device), int(delta)
 
     def _pixels(self, prompt: EncodedPrompt) -> dict[str, Any]:

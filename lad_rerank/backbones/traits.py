@@ -24,6 +24,8 @@ class Traits:
         marked_ids: All ids that the per-token type inputs mark as belonging to an image; more than the
             placeholder for some (Molmo 2's row marks).
         cache_keyword: Forward argument for kept keys and values (renamed in transformers 5.24).
+        wants_mask: Whether a mask must be given even where nothing is masked: before 5.24 some families
+            take three-dimensional positions for packed sequences without one, or size it wrongly.
         keeps_logits: Whether forward takes ``logits_to_keep``; without it every position's are made.
         type_ids: Forward arguments among TYPE_IDS.
         rope_index: Whether positions are three-dimensional (M-RoPE) and asked of the model.
@@ -34,6 +36,7 @@ class Traits:
     image_token_id: int
     marked_ids: tuple[int, ...]
     cache_keyword: str
+    wants_mask: bool
     keeps_logits: bool
     type_ids: tuple[str, ...]
     rope_index: bool
@@ -66,6 +69,7 @@ def read_traits(model: PreTrainedModel, processor: ProcessorMixin) -> Traits:
         image_token_id=int(image_token_id),
         marked_ids=tuple({int(image_token_id), *(getattr(processor, "image_token_ids", None) or ())}),
         cache_keyword="cache" if "cache" in parameters else "past_key_values",
+        wants_mask="cache" not in parameters,
         keeps_logits="logits_to_keep" in parameters,
         type_ids=tuple(name for name in TYPE_IDS if name in parameters),
         rope_index=hasattr(getattr(model, "model", None), "get_rope_index"),

@@ -82,12 +82,14 @@ def assert_same(seen: Observation, expected: Observation) -> None:
 
 
 def test_short_cuts_hold(backbone: HuggingFaceBackbone) -> None:
-    assert backbone.uses_features
+    assert backbone.uses_features == backbone._traits.encoder_outputs
     assert backbone.uses_prefix == (backbone.name not in NO_PREFIX)
 
 
 @pytest.mark.parametrize("n", [3, 11])
 def test_whole_prompts_and_kept_prefixes(backbone: HuggingFaceBackbone, n: int) -> None:
+    if n > 9 and backbone.name == "paligemma" and not backbone._traits.encoder_outputs:
+        pytest.skip("one forward of transformers 4 cannot show an answer behind a prompt that does not see it")
     images = pictures(n)
     backbone.forget()
     for query in QUERIES[:2]:
@@ -105,11 +107,11 @@ def test_batches_of_unequal_prompts(backbone: HuggingFaceBackbone) -> None:
 def test_pixels_instead_of_features(backbone: HuggingFaceBackbone) -> None:
     images = pictures(3)
     backbone.forget()
-    backbone.uses_features = False
+    backbone.uses_features, before = False, backbone.uses_features
     try:
         assert_same(backbone.observe(QUERIES[0], images), plain(backbone, QUERIES[0], images))
     finally:
-        backbone.uses_features = True
+        backbone.uses_features = before
 
 
 def test_hostile_queries_are_text(backbone: HuggingFaceBackbone) -> None:

@@ -129,10 +129,10 @@ def _area(image_processor: Any) -> int:
         size = getattr(image_processor, name, None)
         if size is None:
             continue
-        height, width = (getattr(size, side, None) for side in ("height", "width"))
-        if height and width:
-            return int(height) * int(width)
-        edge = getattr(size, "longest_edge", None)
-        if edge:
-            return int(edge) ** 2
+        # A dict in transformers 4, a record that can be indexed in 5.
+        sides = dict(size)
+        if sides.get("height") and sides.get("width"):
+            return int(sides["height"]) * int(sides["width"])
+        if sides.get("longest_edge"):
+            return int(sides["longest_edge"]) ** 2
     raise BackboneError(f"{type(image_processor).__name__} does not say at which size it sees images.")

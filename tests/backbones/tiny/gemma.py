@@ -40,6 +40,7 @@ def _gemma3(sliding_only: bool, tiling: bool) -> tuple[PreTrainedModel, Processo
     tokenizer = make_tokenizer(
         SPECIAL,
         bos="<bos>",
+        family_class="GemmaTokenizerFast",
         eos="<end_of_turn>",
         pad="<pad>",
         named={
@@ -83,6 +84,7 @@ def _paligemma() -> tuple[PreTrainedModel, ProcessorMixin]:
     tokenizer = make_tokenizer(
         ("<pad>", "<eos>", "<bos>", "<unk>", "<image>"),
         bos="<bos>",
+        family_class="GemmaTokenizerFast",
         eos="<eos>",
         pad="<pad>",
         named={"image_token": "<image>"},

@@ -34,6 +34,7 @@ def build(family: str, tiling: bool) -> tuple[PreTrainedModel, ProcessorMixin]:
             len(tokenizer) - 1,
             num_hidden_layers=4,
             cross_attention_layers=[2],
+            rope_scaling={"rope_type": "default", "rope_theta": 10000.0},
             bos_token_id=tokenizer.bos_token_id,
             eos_token_id=tokenizer.eos_token_id,
             pad_token_id=tokenizer.pad_token_id,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from string import ascii_letters
 
+import transformers
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
@@ -23,6 +24,7 @@ def make_tokenizer(
     plain: Sequence[str] = (),
     named: Mapping[str, str] | None = None,
     writes_bos: bool = False,
+    family_class: str = "",
 ) -> PreTrainedTokenizerFast:
     """Build a tokenizer in which literal text of any added token becomes that token's id.
 
@@ -35,6 +37,7 @@ def make_tokenizer(
         pad: Which of them pads.
         bos: Which of them begins a text, if any.
         plain: Added tokens that are not special, such as ``<tool_call>`` in Qwen's.
+        family_class: Tokenizer class that the family's processor insists on in transformers 4.
         named: Attributes that the family's processor asks its tokenizer for, such as ``image_token``.
         writes_bos: Whether the tokenizer itself puts ``bos`` before a text, as those of Gemma and Mistral do.
     """
@@ -59,7 +62,10 @@ def make_tokenizer(
             single=f"{bos} $A", pair=f"{bos} $A {bos} $B", special_tokens=[(bos, backend.token_to_id(bos))]
         )
     roles = {"eos_token": eos, "pad_token": pad} | ({} if bos is None else {"bos_token": bos})
-    tokenizer = PreTrainedTokenizerFast(
+    # The processors of transformers 4 insist on their family's class.
+    old = int(transformers.__version__.split(".")[0]) < 5
+    tokenizer_class = getattr(transformers, family_class) if old and family_class else PreTrainedTokenizerFast
+    tokenizer: PreTrainedTokenizerFast = tokenizer_class(
         tokenizer_object=backend,
         extra_special_tokens=dict(named or {}),
         model_max_length=8192,
