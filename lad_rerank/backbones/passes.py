@@ -66,6 +66,47 @@ class Passes:
             features: Image features of each prompt in place of pixels.
             keeping: Keep each prompt's keys and values.
         """
+        inputs, starts, shifts = self._whole_inputs(prompts, features)
+        longest = int(inputs["input_ids"].shape[1])
+        cache = None
+        if keeping:
+            from transformers import DynamicCache
+
+            cache = inputs[self._traits.cache_keyword] = DynamicCache()
+        read_outs = [
+            ReadOut(
+                {
+                    "last": (longest - 1,),
+                    "query": tuple(start + i for i in prompt.query),
+                },
+                [tuple(start + i for i in span) for span in prompt.spans],
+            )
+            for prompt, start in zip(prompts, starts, strict=True)
+        ]
+        logits, attention = self._run(inputs, read_outs, [longest - 1] * len(prompts), keeping)
+        results = []
+        for b, prompt in enumerate(prompts):
+            kept = None
+            if cache is not None:
+                kept = keep(cache, b, starts[b], prompt.ids, shifts[b], prompt.images_end)
+            results.append(PassResult(logits[b], attention[b], kept))
+        return results
+
+    def attentions(
+        self, prompt: EncodedPrompt, features: Sequence[ImageFeatures] | None
+    ) -> tuple[torch.Tensor, ...] | None:
+        """The model's own attention maps of one prompt, by layer: the reference that the tap is checked against.
+
+        Only for short prompts, and only while the decoder runs eager attention.
+        """
+        inputs, _, _ = self._whole_inputs([prompt], None if features is None else [features])
+        maps: tuple[torch.Tensor, ...] | None = self._model(**inputs, output_attentions=True).attentions
+        return maps
+
+    def _whole_inputs(
+        self, prompts: Sequence[EncodedPrompt], features: Sequence[Sequence[ImageFeatures]] | None
+    ) -> tuple[dict[str, Any], list[int], list[int]]:
+        """What the model is given for whole prompts, how much padding stands before each, and their shifts."""
         import torch
 
         if features is None and len(prompts) > 1:
@@ -97,29 +138,7 @@ class Passes:
             inputs["mm_encoder_outputs"] = {"image": merged([f for own in features for f in own])}
         else:
             inputs |= self._pixels(prompts[0])
-        cache = None
-        if keeping:
-            from transformers import DynamicCache
-
-            cache = inputs[self._traits.cache_keyword] = DynamicCache()
-        read_outs = [
-            ReadOut(
-                {
-                    "last": (longest - 1,),
-                    "query": tuple(start + i for i in prompt.query),
-                },
-                [tuple(start + i for i in span) for span in prompt.spans],
-            )
-            for prompt, start in zip(prompts, starts, strict=True)
-        ]
-        logits, attention = self._run(inputs, read_outs, [longest - 1] * len(prompts), keeping)
-        results = []
-        for b, prompt in enumerate(prompts):
-            kept = None
-            if cache is not None:
-                kept = keep(cache, b, starts[b], prompt.ids, located[b][1], prompt.images_end)
-            results.append(PassResult(logits[b], attention[b], kept))
-        return results
+        return inputs, starts, [shift for _, shift in located]
 
     def behind(self, kept: KeptPrompt, prompts: Sequence[EncodedPrompt], *, reading: bool) -> list[PassResult]:
         """Run only what these prompts do not share with a kept one over the same images.

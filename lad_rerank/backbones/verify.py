@@ -15,7 +15,6 @@ from lad_rerank.records import Observation
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from lad_rerank.backbones.encoding import EncodedPrompt
     from lad_rerank.backbones.huggingface import HuggingFaceBackbone
 
 logger = logging.getLogger(__name__)
@@ -98,18 +97,17 @@ def _check_against_eager(
     import torch
 
     model: Any = backbone._model
-    prompt = backbone._encoder.encode_plain(QUERIES[0], images)
-    inputs = {name: value.to(model.device) for name, value in with_forced(prompt).items()}
+    prompt = backbone.encode(QUERIES[0], images)
     try:
         model.set_attn_implementation({"text_config": "eager"})
         with torch.inference_mode():
-            output = model(**inputs, output_attentions=True)
+            features = [backbone._feature(image) for image in prompt.images] if backbone.uses_features else None
+            maps = backbone._passes.attentions(prompt, features)
     except (ValueError, RuntimeError, TypeError, NameError) as error:
         logger.info("%s has no working eager attention to compare with: %s", backbone.name, error)
         return
     finally:
         model.set_attn_implementation({"text_config": attention_tap.TAP_NAME})
-    maps = output.attentions
     if maps is None or len(maps) <= max(seen.layers):
         return
     for i, layer in enumerate(seen.layers):
@@ -135,19 +133,3 @@ def _check_labels(backbone: HuggingFaceBackbone, seen: Sequence[Observation]) ->
             max(o.label_mass for o in seen),
             ", ".join(map(repr, tokens)),
         )
-
-
-def with_forced(prompt: EncodedPrompt) -> dict[str, Any]:
-    """The processor's own tensors of a prompt, with the forced tokens of its answer behind it."""
-    import torch
-
-    assert prompt.inputs is not None
-    forced = prompt.answer.forced
-    length = prompt.length - len(forced)
-    values = {"input_ids": list(forced), "attention_mask": [1] * len(forced)}
-    return {
-        name: torch.cat([value, torch.tensor([values.get(name, [0] * len(forced))], dtype=value.dtype)], dim=1)
-        if value.shape == (1, length) and forced
-        else value
-        for name, value in prompt.inputs.items()
-    }

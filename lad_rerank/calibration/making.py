@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from importlib import metadata
 from typing import Any, TypeAlias
@@ -42,7 +42,7 @@ def make_calibration(
         candidate_counts: Numbers of candidates to cover; by default from 2 to the largest sample. A
             sample serves every N up to its own number of images: the surplus distractors are left out.
         allow_urls: Whether images may be fetched.
-        progress: Called after every pass.
+        progress: Called after every sample.
 
     Returns:
         The calibration; S x N passes were made for each N.
@@ -65,11 +65,12 @@ def make_calibration(
     done = 0
     records = {}
     for n, usable in chosen.items():
-        observations, targets = [], []
-        for observation, target in cyclic_passes(backbone, usable):
-            observations.append(observation)
-            targets.append(target)
-            done += 1
+        observations: list[Observation] = []
+        targets: list[int] = []
+        for sample in usable:
+            observations += observe_shifts(backbone, sample)
+            targets += [(sample.target - r) % n for r in range(n)]
+            done += n
             if progress is not None:
                 progress(done, total)
         bias = position_bias(
@@ -82,17 +83,15 @@ def make_calibration(
     return Calibration(identity=backbone.identity, provenance=_provenance(backbone), counts=records)
 
 
-def cyclic_passes(backbone: Backbone, samples: Sequence[OpenedSample]) -> Iterator[tuple[Observation, int]]:
-    """Show each sample in all cyclic shifts: in shift r, position i holds image (i + r) mod N.
+def observe_shifts(backbone: Backbone, sample: OpenedSample) -> list[Observation]:
+    """Show a sample in all cyclic shifts: in shift r, position i holds image (i + r) mod N.
 
-    Yields:
-        What the pass yielded, and the position of the target in it.
+    Returns:
+        N passes; in that of shift r the target stands at (target - r) mod N.
     """
-    for sample in samples:
-        n = len(sample.images)
-        for r in range(n):
-            shifted = [sample.images[(i + r) % n] for i in range(n)]
-            yield backbone.observe(sample.query, shifted), (sample.target - r) % n
+    n = len(sample.images)
+    shifts = [[sample.images[(i + r) % n] for i in range(n)] for r in range(n)]
+    return backbone.observe_many([(sample.query, images) for images in shifts])
 
 
 def _provenance(backbone: Backbone) -> Provenance:

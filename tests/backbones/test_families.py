@@ -7,9 +7,9 @@ import pytest
 import torch
 from PIL import Image
 
+from lad_rerank.backbones.attention_tap import TAP_NAME
 from lad_rerank.backbones.huggingface import HuggingFaceBackbone
 from lad_rerank.backbones.label_scoring import label_log_probs
-from lad_rerank.backbones.verify import with_forced
 from lad_rerank.errors import BackboneError
 from lad_rerank.records import Observation
 from tests.backbones.tiny import FAMILIES, REFUSED, build
@@ -31,40 +31,43 @@ def backbone(request: pytest.FixtureRequest) -> HuggingFaceBackbone:
     return HuggingFaceBackbone(model, processor, name=request.param)
 
 
+def written(inputs: dict[str, torch.Tensor], tokens: tuple[int, ...], answer_type: int = 0) -> dict[str, torch.Tensor]:
+    """The processor's own tensors with more tokens of text behind the prompt."""
+    if not tokens:
+        return inputs
+    fill = {
+        "input_ids": list(tokens),
+        "attention_mask": [1] * len(tokens),
+        "token_type_ids": [answer_type] * len(tokens),
+    }
+    shape = inputs["input_ids"].shape
+    return {
+        name: torch.cat([v, torch.tensor([fill.get(name, [0] * count)])], dim=1) if v.shape == shape else v
+        for name, v in inputs.items()
+    }
+
+
 def plain(backbone: HuggingFaceBackbone, query: str, images: list[Image.Image]) -> Observation:
     """The oracle: the processor's own tensors through eager attention, one prompt at a time, pixels and all."""
     model = backbone._model
     prompt = backbone._encoder.encode_plain(query, images)
-    inputs = with_forced(prompt)
+    answer = prompt.answer
+    inputs = written(dict(prompt.inputs or {}), answer.forced)
+    # PaliGemma marks what is no prompt any more, so that the prompt does not see it.
+    answer_type = int(backbone.name == "paligemma")
     model.set_attn_implementation({"text_config": "eager"})
     try:
         with torch.inference_mode():
             output = model(**inputs, output_attentions=True)
-
-            def behind(prefixes: list[tuple[int, ...]]) -> np.ndarray:
-                rows = []
-                for prefix in prefixes:
-                    # PaliGemma marks what is no prompt any more, so that the prompt does not see it.
-                    answer_type = [int(backbone.name == "paligemma")] * len(prefix)
-                    fill = {
-                        "input_ids": list(prefix),
-                        "attention_mask": [1] * len(prefix),
-                        "token_type_ids": answer_type,
-                    }
-                    longer = {
-                        name: torch.cat([v, torch.tensor([fill.get(name, [0] * len(prefix))])], dim=1)
-                        if v.shape == (1, prompt.length)
-                        else v
-                        for name, v in inputs.items()
-                    }
-                    rows.append(model(**longer).logits[0, -1].double().numpy())
-                return np.stack(rows)
-
-            answer = prompt.answer
-            log_probs = label_log_probs(answer.labels, answer.end, output.logits[0, -1].double().numpy(), behind)
+            log_probs = label_log_probs(
+                answer.labels,
+                answer.end,
+                output.logits[0, -1].double().numpy(),
+                lambda prefixes: np.stack(
+                    [model(**written(inputs, p, answer_type)).logits[0, -1].double().numpy() for p in prefixes]
+                ),
+            )
     finally:
-        from lad_rerank.backbones.attention_tap import TAP_NAME
-
         model.set_attn_implementation({"text_config": TAP_NAME})
     attention = {}
     for name, rows in (("last", [prompt.length - 1]), ("query", list(prompt.query))):

@@ -32,7 +32,9 @@ TEMPLATE = (
 
 def build(family: str, tiling: bool) -> tuple[PreTrainedModel, ProcessorMixin]:
     """One of the three families; there is no tiling to turn on."""
-    tokenizer = make_tokenizer(SPECIAL, plain=PLAIN, eos="<|im_end|>", pad="<|endoftext|>", family_class="Qwen2TokenizerFast")
+    tokenizer = make_tokenizer(
+        SPECIAL, plain=PLAIN, eos="<|im_end|>", pad="<|endoftext|>", family_class="Qwen2TokenizerFast"
+    )
     template = TEMPLATE.replace("SYSTEM", str(family != "qwen3_vl").lower())
     patch = 16 if family == "qwen3_vl" else 14
     image_processor = hf.Qwen2VLImageProcessor(
