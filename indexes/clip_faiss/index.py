@@ -175,6 +175,11 @@ class ClipFaissIndex:
         return [item.id for item in self._items]
 
     @property
+    def metadata(self) -> list[dict[str, Any]]:
+        """Copies of the pictures' metadata, one per row."""
+        return [dict(item.metadata) for item in self._items]
+
+    @property
     def vectors(self) -> NDArray[np.float32]:
         """A copy of the vectors, (n, dimension) float32, rows of length 1."""
         rows: NDArray[np.float32] = self._vectors.reconstruct_n(0, self._vectors.ntotal)
@@ -228,9 +233,9 @@ class ClipFaissIndex:
             for rank, (negative, row) in enumerate(found, 1)
         ]
 
-    def file(self, hit: Hit) -> Path | None:
-        """Path of a hit's picture, there or not; ``None`` for a picture that was indexed from memory."""
-        file = self._items[hit.row].file
+    def file(self, hit: Hit | int) -> Path | None:
+        """Path of the picture of a hit or row, there or not; ``None`` where it was indexed from memory."""
+        file = self._items[hit.row if isinstance(hit, Hit) else hit].file
         if file is None or self._folder is None:
             return None if file is None else Path(file)
         # An absolute path stands for itself: the folder before it is dropped by `/`.
@@ -239,21 +244,22 @@ class ClipFaissIndex:
             return self._moved / file
         return path
 
-    def image_path(self, hit: Hit) -> Path:
-        """Where a hit's picture is.
+    def image_path(self, hit: Hit | int) -> Path:
+        """Where the picture of a hit or row is.
 
         Raises:
             FirstStageError: The picture was indexed from memory, or its file is gone.
         """
         path = self.file(hit)
+        name = hit.id if isinstance(hit, Hit) else self._items[hit].id
         if path is None:
             raise FirstStageError(
-                f"{hit.id!r} was indexed from memory, so there is no file to open; index a folder or paths, "
+                f"{name!r} was indexed from memory, so there is no file to open; index a folder or paths, "
                 "or look the picture up by its id."
             )
         if not path.is_file():
             raise FirstStageError(
-                f"The picture of {hit.id!r} is gone: there is no file {path}. Put it back, or where the folder "
+                f"The picture of {name!r} is gone: there is no file {path}. Put it back, or where the folder "
                 "has moved load the index with `images=` its new place."
             )
         return path

@@ -195,7 +195,8 @@ class PromptEncoder:
             return str(output["text_replacement_offsets"][0][0]["text"])
         names = [getattr(self.processor, name, None) for name in ("boi_token", "image_token", "fake_image_token")]
         names.append(self.tokenizer.convert_ids_to_tokens(self._image_token_id))
-        return next(name for name in map(str, filter(None, names)) if rendered.count(name) == alone)
+        found: list[str] = [str(name) for name in names if name]
+        return next(name for name in found if rendered.count(name) == alone)
 
     @property
     def _says_replacements(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -29,7 +30,7 @@ def load_reranker(
         model: ``"bundled"``, a local folder or a hub id.
         method: Name of a scorer.
         calibration: A file, in place of the store's.
-        labels: ``"digits"`` or ``"letters"``, checked already.
+        labels: A style of labels, checked already.
         device: See ``LADReranker.from_pretrained``, like all that follow.
         dtype: Name of a floating point type.
         max_pixels: Pixel budget of one image.
@@ -38,10 +39,11 @@ def load_reranker(
     note(f"Loading {model} ...")
     from transformers.utils import logging
 
-    from lad_rerank.reranker import LADReranker
+    from lad_rerank.reranker import BUNDLED, LADReranker
 
-    # Its bar over weights is no news to a person, and none of its bars belongs into a log.
-    logging.disable_progress_bar()
+    # Bars are for people who wait: not for logs, nor for weights that are loaded in an instant.
+    if model == BUNDLED or not sys.stderr.isatty():
+        logging.disable_progress_bar()
     return LADReranker.from_pretrained(
         model,
         method=method,

@@ -11,6 +11,7 @@ import typer
 from lad_rerank.errors import InvalidRequestError
 from lad_rerank.prompt import LabelStyle, clean_query
 
+LABELS: tuple[str, ...] = get_args(LabelStyle)
 DTYPES = ("float32", "bfloat16", "float16")
 MOST_CANDIDATES = 256
 """Far beyond what any model is good at; keeps a slip of the finger from asking for millions."""
@@ -38,15 +39,15 @@ def check_method(value: str) -> str:
 
 def check_labels(value: str) -> str:
     """Refuse an unknown style of labels."""
-    if value not in (known := get_args(LabelStyle)):
-        raise typer.BadParameter(f"{value!r} is no style of labels; choose {' or '.join(known)}.")
+    if value not in LABELS:
+        raise typer.BadParameter(f"{value!r} is no style of labels; choose one of {', '.join(LABELS)}.")
     return value
 
 
 def check_dtype(value: str | None) -> str | None:
     """Refuse an unknown floating point type."""
     if value is not None and value not in DTYPES:
-        raise typer.BadParameter(f"{value!r} is no floating point type to run in; choose {', '.join(DTYPES)}.")
+        raise typer.BadParameter(f"{value!r} is no floating point type to run in; choose one of {', '.join(DTYPES)}.")
     return value
 
 
@@ -70,7 +71,9 @@ def parse_counts(value: str | None) -> list[int] | None:
     return sorted(counts)
 
 
-Query: TypeAlias = Annotated[str, typer.Argument(help="What is looked for, in words.", callback=check_query)]
+Query: TypeAlias = Annotated[
+    str, typer.Argument(help="What is looked for, in words.", metavar="QUERY", callback=check_query)
+]
 Model: TypeAlias = Annotated[
     str, typer.Option(help="Multimodal LLM: 'bundled', a local folder or a Hugging Face id.", show_default=True)
 ]
@@ -78,7 +81,8 @@ Method: TypeAlias = Annotated[
     str, typer.Option(help="lad, attention, pride, vanilla or raw_attention.", callback=check_method)
 ]
 Labels: TypeAlias = Annotated[
-    str, typer.Option(help="How candidates are named to the model: digits or letters.", callback=check_labels)
+    str,
+    typer.Option(help=f"How candidates are named to the model: {', '.join(LABELS)}.", callback=check_labels),
 ]
 TopN: TypeAlias = Annotated[int | None, typer.Option("--top-n", min=1, help="Print only the best N.")]
 CalibrationFile: TypeAlias = Annotated[

@@ -127,11 +127,12 @@ def _stdout_for_results() -> Iterator[IO[str]]:
     """Yield stdout, and point everyone else's stdout at stderr, below Python too where it is the process's."""
     stdout = sys.stdout
     stdout.flush()
-    if stdout is not sys.__stdout__ or stdout.fileno() != 1:
+    if sys.__stdout__ is None or stdout is not sys.__stdout__ or sys.__stdout__.fileno() != 1:
         with redirect_stdout(sys.stderr):
             yield stdout
         return
-    stream = os.fdopen(os.dup(1), "w", encoding=stdout.encoding, errors=stdout.errors)
+    # A terminal that cannot show a character of a file name must not lose the result.
+    stream = os.fdopen(os.dup(1), "w", encoding=stdout.encoding, errors="backslashreplace")
     try:
         os.dup2(2, 1)
         with redirect_stdout(sys.stderr):

@@ -35,11 +35,8 @@ def written(inputs: dict[str, torch.Tensor], tokens: tuple[int, ...], answer_typ
     """The processor's own tensors with more tokens of text behind the prompt."""
     if not tokens:
         return inputs
-    fill = {
-        "input_ids": list(tokens),
-        "attention_mask": [1] * len(tokens),
-        "token_type_ids": [answer_type] * len(tokens),
-    }
+    count = len(tokens)
+    fill = {"input_ids": list(tokens), "attention_mask": [1] * count, "token_type_ids": [answer_type] * count}
     shape = inputs["input_ids"].shape
     return {
         name: torch.cat([v, torch.tensor([fill.get(name, [0] * count)])], dim=1) if v.shape == shape else v

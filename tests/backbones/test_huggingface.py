@@ -85,9 +85,10 @@ def test_query_rows_are_the_querys_own_tokens(backbone: HuggingFaceBackbone) -> 
 def test_spans_are_the_visual_tokens_of_each_image(backbone: HuggingFaceBackbone) -> None:
     _, images, _ = shop_set(3, seed=1)
     images[1] = images[1].resize((96, 32))
-    prompt = backbone.encode(HOSTILE, images)
-    grids = [image.inputs["image_grid_thw"] for image in prompt.images]
-    assert [len(span) for span in prompt.spans] == [int(grid.prod()) // 4 for grid in grids]
+    prompt = backbone._encoder.encode_plain(HOSTILE, images)
+    assert prompt.inputs is not None
+    assert [len(span) for span in prompt.spans] == (prompt.inputs["image_grid_thw"].prod(dim=1) // 4).tolist()
+    assert prompt.spans == backbone.encode(HOSTILE, images).spans
     flat = [i for span in prompt.spans for i in span]
     assert flat == [i for i, token in enumerate(prompt.ids) if token == backbone._model.config.image_token_id]
 

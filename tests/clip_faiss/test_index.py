@@ -217,6 +217,8 @@ def test_a_folder_is_indexed_with_paths_as_ids(encoder: ClipEncoder, photos: Pat
     hit = index.search_image(pictures[2], k=1)[0]
     assert (hit.id, hit.metadata) == ("mugs/ünï/c d.webp", {"path": "mugs/ünï/c d.webp"})
     assert index.image_path(hit) == (photos / "mugs" / "ünï" / "c d.webp").resolve()
+    assert [index.image_path(row) for row in range(3)] == [photos.resolve() / name for name in index.ids]
+    assert index.metadata == [{"path": name} for name in index.ids]
 
 
 def test_hits_become_candidates_that_can_be_opened(encoder: ClipEncoder, photos: Path) -> None:

@@ -74,8 +74,8 @@ def _pattern(pattern: str) -> Image:
     elif pattern == "checked":
         for row in range(12):
             for column in range(row % 2, 12, 2):
-                x, y = column * 14 * unit, row * 14 * unit
-                draw.rectangle((x, y, x + 14 * unit, y + 14 * unit), fill=255)
+                left, up, side = column * 14 * unit, row * 14 * unit, 14 * unit
+                draw.rectangle((left, up, left + side, up + side), fill=255)
     elif pattern == "zigzag":
         for y in range(-20, 170, 24):
             points = [(x * unit, (y + (14 if i % 2 else 0)) * unit) for i, x in enumerate(range(0, 165, 14))]
@@ -165,9 +165,9 @@ def render(product: Product, seed: int) -> Image:
     rng = Random(f"render {seed}")
     scene = backdrop(product.background, _OVER, rng)
     sprite = _sprite(product, rng)
-    extent = _OVER * rng.uniform(0.76, 0.92)
-    angle = math.radians(rng.uniform(-13, 13))
-    slack = (_OVER - extent) * 0.55
+    extent = _OVER * rng.uniform(0.80, 0.94)
+    angle = math.radians(rng.uniform(-8, 8))
+    slack = (_OVER - extent) * 0.5
     cx, cy = (_OVER / 2 + rng.uniform(-slack, slack) for _ in range(2))
     factor = _SPRITE / extent
     cos, sin, half = math.cos(angle) * factor, math.sin(angle) * factor, _SPRITE / 2

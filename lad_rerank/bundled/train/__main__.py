@@ -9,6 +9,7 @@ from typing import Any
 
 from lad_rerank.bundled.train.config import LanguagePlan, VisionPlan
 from lad_rerank.bundled.train.run import Stage, language_stage, vision_stage
+from lad_rerank.bundled.train.save import write_digests
 
 STAGES = ("vision", "language", "clip")
 
@@ -69,6 +70,7 @@ def main() -> None:
             )
         minutes = (time.process_time() - started) / 60
         console.print(f"{name}: {minutes:.1f} CPU minutes", figures)
+    write_digests(arguments.out, arguments.out / "digests.json")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import get_args
 
 from lad_rerank import bundled
 from lad_rerank.bundled.shop import candidate_set
@@ -13,6 +12,8 @@ from lad_rerank.calibration.store import CalibrationStore
 from lad_rerank.prompt import LabelStyle
 from lad_rerank.reranker import LADReranker
 
+STYLES: tuple[LabelStyle, ...] = ("digits", "letters", "auto")
+"""Label styles the bundled model was shown in training, and the one that chooses between them."""
 SAMPLES = 5
 LARGEST = 12
 
@@ -30,7 +31,7 @@ def calibration_samples(seed: int = 0, count: int = SAMPLES, n: int = LARGEST) -
 
 
 def make_calibrations(folder: Path | None = None, progress: Callable[[int, int], None] | None = None) -> list[Path]:
-    """Calibrate the bundled model in every label style.
+    """Calibrate the bundled model in the label styles it knows.
 
     Args:
         folder: Where the files go; the package's own by default, whose old files are removed.
@@ -43,7 +44,7 @@ def make_calibrations(folder: Path | None = None, progress: Callable[[int, int],
     for old in folder.glob("*.json"):
         old.unlink()
     store = CalibrationStore([folder], folder)
-    for labels in get_args(LabelStyle):
+    for labels in STYLES:
         model = LADReranker.from_pretrained("bundled", device="cpu", labels=labels, store=store)
         model.calibrate(calibration_samples(), progress=progress)
     return sorted(folder.glob("*.json"))

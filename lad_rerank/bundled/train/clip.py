@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -19,20 +20,23 @@ from lad_rerank.bundled.shop import (
     satisfies,
     wanted,
 )
-from lad_rerank.bundled.train.clip_model import CONTEXT, END, UNKNOWN, build_clip_tokenizer, new_clip, save_clip
+from lad_rerank.bundled.train.clip_model import CONTEXT, build_clip_tokenizer, new_clip, save_clip
 from lad_rerank.bundled.train.pictures import Pixels, draw_pictures
-from lad_rerank.bundled.train.vision import Progress, schedule, silent
 
 if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
+Progress: TypeAlias = Callable[[int, int, str], None]
+"""Called with steps done, steps in all, and a line of figures."""
+
 IMAGES = 16_000
-STEPS = 280
+STEPS = 300
 BATCH = 192
 RATE = 1.5e-3
+WARMUP = 40
 ATTRIBUTE_WEIGHT = 0.3
-UNKNOWN_SHARE = 0.03
+UNKNOWN_SHARE = 0.25
 
 _CATALOGUE_SEED = 11
 _MEASURE_SEED = 4711  # another seed, and the other side of the split
@@ -70,7 +74,7 @@ def train_clip(
     pixels, labels = draw_pictures(images, _CATALOGUE_SEED, "train", workers)
     torch.manual_seed(seed)
     model = new_clip()
-    _fit(model, items, pixels, labels, steps, seed, progress or silent)
+    _fit(model, items, pixels, labels, steps, seed, progress or (lambda done, total, line: None))
     save_clip(model, out)
     return measure_clip(out, measured) if measured else {}
 
@@ -99,19 +103,21 @@ def _fit(
     model.train()
     for step in range(steps):
         for group in optimiser.param_groups:
-            group["lr"] = schedule(step, steps, RATE)
+            group["lr"] = _rate(step, steps)
         rows = order[step * BATCH : (step + 1) * BATCH]
         drawn = seed * 1_000_003 + step * BATCH
         stated = [_stated(drawn + i) for i in range(len(rows))]
-        captions = [caption(items[r].product, drawn + i, stated[i]) for i, r in enumerate(rows)]
+        captions = [
+            _among_unknown_words(caption(items[r].product, drawn + i, stated[i]), drawn + i) for i, r in enumerate(rows)
+        ]
         named = torch.tensor([[name in names for name in ATTRIBUTES] for names in stated])
-        tokens = _with_unknown_words(_tokens(tokenizer, captions), rng)
+        tokens = _tokens(tokenizer, captions)
         with torch.autocast("cpu", torch.bfloat16):
             seen = model.encode_image(_normalised(pixels[rows]))
             read = model.encode_text(tokens)
         seen, read, wanted_values = seen.float(), read.float(), targets[rows]
         logits = model.logit_scale.exp() * F.normalize(read, dim=-1) @ F.normalize(seen, dim=-1).T
-        contrast = _contrast(logits, wanted_values, named)
+        contrast = contrast_loss(logits, wanted_values, named)
         told = [F.cross_entropy(heads[name](seen), wanted_values[:, i]) for i, name in enumerate(ATTRIBUTES)]
         told += [
             F.cross_entropy(heads[name](read[named[:, i]]), wanted_values[named[:, i], i])
@@ -128,18 +134,25 @@ def _fit(
     model.eval()
 
 
+def _rate(step: int, steps: int) -> float:
+    """Learning rate at a step: linear warm-up, then a cosine to a hundredth."""
+    if step < WARMUP:
+        return RATE * (step + 1) / WARMUP
+    return RATE * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * (step - WARMUP) / max(1, steps - WARMUP))))
+
+
 def _embedding(model: Any) -> int:
     """Length of the model's vectors."""
     return int(model.text_projection.shape[1])
 
 
 def _stated(seed: int) -> tuple[str, ...]:
-    """Half of the captions name all five attributes, the others two to four."""
+    """Half of the captions name all five attributes, the others one to four."""
     partial = Random(f"partial {seed}").random() < 0.5
-    return random_attributes(seed) if partial else ATTRIBUTES
+    return random_attributes(seed, least=1) if partial else ATTRIBUTES
 
 
-def _contrast(logits: torch.Tensor, values: torch.Tensor, named: torch.Tensor) -> torch.Tensor:
+def contrast_loss(logits: torch.Tensor, values: torch.Tensor, named: torch.Tensor) -> torch.Tensor:
     """Symmetric cross-entropy of caption i and picture i within a batch.
 
     A picture that has everything a caption names is no wrong answer to it, so it is left out unless it
@@ -166,12 +179,14 @@ def _tokens(tokenizer: Any, texts: Sequence[str]) -> torch.Tensor:
     return encoded.input_ids  # type: ignore[no-any-return]
 
 
-def _with_unknown_words(tokens: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
-    """Replace a few words by ``<unk>``, so that a word outside the vocabulary is read as no word."""
-    import torch
-
-    lost = torch.from_numpy(rng.random(tuple(tokens.shape)) < UNKNOWN_SHARE)
-    return tokens.masked_fill(lost & (tokens > END), UNKNOWN)
+def _among_unknown_words(text: str, seed: int) -> str:
+    """Put one to three words from outside the vocabulary into a quarter of the captions, so that they say nothing."""
+    rng = Random(f"unknown {seed}")
+    words = text.split()
+    if rng.random() < UNKNOWN_SHARE:
+        for _ in range(rng.randint(1, 3)):
+            words.insert(rng.randint(0, len(words)), "<unk>")
+    return " ".join(words)
 
 
 def _normalised(pixels: Pixels) -> torch.Tensor:

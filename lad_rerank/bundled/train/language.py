@@ -15,7 +15,7 @@ from lad_rerank.bundled.shop.products import WORDS
 from lad_rerank.bundled.train.config import HIDDEN, TOKENS_PER_IMAGE, LanguagePlan
 from lad_rerank.bundled.train.packing import BLOCK, Packed, Packer, token_id
 from lad_rerank.bundled.train.sets import SetMaker, TrainingSet
-from lad_rerank.bundled.train.vision import Progress, schedule, silent
+from lad_rerank.bundled.train.vision import Progress, make_optimisers, schedule, silent, take_step
 
 if TYPE_CHECKING:
     import numpy as np
@@ -252,18 +252,12 @@ def train_language(
     torch.manual_seed(plan.seed)
     start_weights(model, tokenizer, classifiers, features)
     heads = training_heads(plan.largest)
-    parameters = [
-        *model.model.language_model.parameters(),
-        *model.lm_head.parameters(),
-        *heads.parameters(),
-    ]
-    optimiser = torch.optim.AdamW(parameters, lr=plan.rate, weight_decay=0.01, betas=(0.9, 0.98))
+    trained = (model.model.language_model, model.lm_head, heads)
+    optimisers = make_optimisers([pair for part in trained for pair in part.named_parameters()], plan.rate)
     rng, maker, packer = Random(plan.seed), SetMaker(labels), Packer(tokenizer)
     end = token_id(tokenizer, "<|im_end|>")
     running: dict[str, float] = {}
     for step in range(plan.steps):
-        for group in optimiser.param_groups:
-            group["lr"] = schedule(step, plan.steps, plan.rate)
         n = draw_size(rng, plan)
         style: LabelStyle = "digits" if rng.random() < 0.6 else "letters"
         sets = [maker.draw(rng, n, plan.segments) for _ in range(plan.sequences)]
@@ -273,10 +267,7 @@ def train_language(
             seen = forward(model, packed, shown)
             found, figures = losses(seen, packed, sets, heads, end, plan.answered)
         loss = torch.stack([WEIGHTS[name] * value for name, value in found.items()]).sum()
-        optimiser.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimiser.step()
+        take_step(optimisers, loss, schedule(step, plan.steps))
         for name, value in {
             **{k: v.item() for k, v in found.items()},
             **{f"{k} %": 100 * v for k, v in figures.items()},

@@ -79,7 +79,7 @@ def build_tokenizer() -> Qwen2Tokenizer:
         unk_token=None,  # type: ignore[arg-type]  # bytes leave nothing unknown
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
-        model_max_length=4096,
+        model_max_length=32_768,
         padding_side="left",
     )
     tokenizer.add_special_tokens({"additional_special_tokens": list(SPECIAL)})

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lad_rerank.bundled.shop import ATTRIBUTES, VALUES
-from lad_rerank.bundled.train.config import HIDDEN, MERGE, PATCH, VisionPlan
+from lad_rerank.bundled.train.config import HIDDEN, MERGE, VisionPlan
 from lad_rerank.bundled.train.pictures import Pixels, patches
 
 if TYPE_CHECKING:
@@ -25,11 +25,60 @@ def silent(done: int, total: int, line: str) -> None:
     """A progress callback that does nothing."""
 
 
-def schedule(step: int, steps: int, rate: float, warmup: int = 40) -> float:
-    """Learning rate at a step: linear warm-up, then a cosine to a hundredth."""
+KIND_WEIGHT = 2.0
+"""Outlines are learnt last by far: 97 % of the colours are right at step 40, 95 % of the kinds at step 240."""
+
+
+def schedule(step: int, steps: int, warmup: int = 20) -> float:
+    """Share of the peak learning rate at a step: linear warm-up, then a cosine to a hundredth."""
     if step < warmup:
-        return rate * (step + 1) / warmup
-    return rate * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup))))
+        return (step + 1) / warmup
+    return 0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
+
+
+def make_optimisers(parameters: Iterable[tuple[str, nn.Parameter]], rate: float) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices inside the layers, AdamW for all else.
+
+    AdamW alone learns the outlines in more steps; MODEL_CARD.md has the comparison.
+
+    Args:
+        parameters: Names and parameters; a layer's have ``blocks.`` or ``layers.`` in their names.
+        rate: Peak learning rate of AdamW; Muon's is 2.5 times that.
+
+    Raises:
+        RuntimeError: This torch has no Muon.
+    """
+    import torch
+
+    if not hasattr(torch.optim, "Muon"):
+        raise RuntimeError(f"Training needs torch 2.9 or later, for torch.optim.Muon; this is {torch.__version__}.")
+    named = list(parameters)
+    is_inner = [p.ndim == 2 and ("blocks." in name or "layers." in name) for name, p in named]
+    inner = [p for (_, p), chosen in zip(named, is_inner, strict=True) if chosen]
+    outer = [p for (_, p), chosen in zip(named, is_inner, strict=True) if not chosen]
+    found: list[torch.optim.Optimizer] = [
+        torch.optim.Muon(inner, lr=2.5 * rate, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(outer, lr=rate, weight_decay=0.02, betas=(0.9, 0.98)),
+    ]
+    for optimiser in found:
+        for group in optimiser.param_groups:
+            group["peak"] = group["lr"]
+    return found
+
+
+def take_step(optimisers: list[torch.optim.Optimizer], loss: torch.Tensor, share: float) -> None:
+    """One update at a share of the peak learning rates, gradients clipped to a norm of 1."""
+    import torch
+
+    groups = [group for optimiser in optimisers for group in optimiser.param_groups]
+    for optimiser in optimisers:
+        optimiser.zero_grad(set_to_none=True)
+    loss.backward()  # type: ignore[no-untyped-call]
+    torch.nn.utils.clip_grad_norm_([p for group in groups for p in group["params"]], 1.0)
+    for group in groups:
+        group["lr"] = share * group["peak"]
+    for optimiser in optimisers:
+        optimiser.step()
 
 
 def tower_features(visual: Any, x: torch.Tensor) -> torch.Tensor:
@@ -99,14 +148,11 @@ def train_vision(
 
     torch.manual_seed(plan.seed)
     heads = attribute_heads()
-    parameters = [*visual.parameters(), *heads.parameters()]
-    optimiser = torch.optim.AdamW(parameters, lr=plan.rate, weight_decay=0.02, betas=(0.9, 0.98))
+    optimisers = make_optimisers([*visual.named_parameters(), *heads.named_parameters()], plan.rate)
     rng = np.random.default_rng(plan.seed)
     order = np.concatenate([rng.permutation(len(pixels)) for _ in range(-(-plan.steps * plan.batch // len(pixels)))])
     targets = torch.from_numpy(labels)
     for step in range(plan.steps):
-        for group in optimiser.param_groups:
-            group["lr"] = schedule(step, plan.steps, plan.rate)
         rows = order[step * plan.batch : (step + 1) * plan.batch]
         with torch.autocast("cpu", torch.bfloat16):
             features = tower_features(visual, patches(pixels[rows]))
@@ -118,13 +164,11 @@ def train_vision(
                 whole = heads[name](pooled).float()
                 each = heads[name](features).float()
                 repeated = wanted[:, None].expand(-1, each.shape[1])
-                loss = loss + F.cross_entropy(whole, wanted)
-                loss = loss + 0.5 * F.cross_entropy(each.flatten(0, 1), repeated.flatten())
+                part = F.cross_entropy(whole, wanted)
+                part = part + 0.5 * F.cross_entropy(each.flatten(0, 1), repeated.flatten())
+                loss = loss + (KIND_WEIGHT if name == "kind" else 1.0) * part
                 right.append((whole.argmax(1) == wanted).float().mean().item())
-        optimiser.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimiser.step()
+        take_step(optimisers, loss, schedule(step, plan.steps))
         figures = " ".join(f"{n[:4]} {100 * r:.0f}" for n, r in zip(ATTRIBUTES, right, strict=True))
         progress(step + 1, plan.steps, f"loss {loss.item():.2f}  {figures}")
     return heads
@@ -154,16 +198,3 @@ def compute_features(visual: Any, pixels: Pixels) -> torch.Tensor:
         for start in range(0, len(pixels), 256):
             found.append(tower_features(visual, patches(pixels[start : start + 256])).half())
     return torch.cat(found).clone()
-
-
-__all__ = [
-    "PATCH",
-    "Progress",
-    "attribute_accuracy",
-    "attribute_heads",
-    "compute_features",
-    "schedule",
-    "silent",
-    "tower_features",
-    "train_vision",
-]

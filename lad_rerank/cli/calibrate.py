@@ -1,0 +1,147 @@
+"""``lad-rerank calibrate``: learn a model's position bias, and keep it."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lad_rerank.cli import options
+from lad_rerank.cli.output import command
+from lad_rerank.cli.progress import bar
+
+if TYPE_CHECKING:
+    from clip_faiss import ClipFaissIndex
+    from lad_rerank.calibration.record import Calibration
+    from lad_rerank.calibration.samples import CalibrationSample
+
+MOST_BY_DEFAULT = 12
+
+
+def calibrate(
+    model: options.Model,
+    samples: Annotated[
+        Path | None,
+        typer.Option(
+            help='JSON lines {"query": ..., "images": [...], "target": index or path}; paths beside the file.'
+        ),
+    ] = None,
+    from_index: Annotated[
+        Path | None,
+        typer.Option("--from-index", help="Make samples of an index's titled images; no labels are needed."),
+    ] = None,
+    candidates: Annotated[
+        str | None,
+        typer.Option(help="Numbers of candidates to cover: 8, 2-12 or 2,4,8. As many as there are, up to 12."),
+    ] = None,
+    count: Annotated[int, typer.Option(min=1, help="How many samples to make of an index.")] = 5,
+    labels: options.Labels = "digits",
+    seed: Annotated[int, typer.Option(help="Chooses the samples made of an index.")] = 0,
+    device: options.Device = None,
+    dtype: options.Dtype = None,
+    max_pixels: options.MaxPixels = None,
+    out: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="File to write, in place of where it is found by itself.")
+    ] = None,
+    allow_urls: options.AllowUrls = False,
+    as_json: options.AsJson = False,
+    debug: options.Debug = False,
+) -> None:
+    """Learn a model's position bias from a handful of samples and keep it on disk.
+
+    Once per model and settings. Each number of candidates N costs N forward passes per sample. Titles of indexed
+    images are their metadata's "title", or else the words of their file names.
+    """
+    counts = options.parse_counts(candidates)
+    if (samples is None) == (from_index is None):
+        raise typer.BadParameter("Give either --samples or --from-index.")
+    with command(as_json=as_json, debug=debug) as output:
+        from lad_rerank.calibration.making import make_calibration
+        from lad_rerank.calibration.samples import read_samples
+        from lad_rerank.calibration.store import CalibrationStore
+        from lad_rerank.cli.models import load_reranker
+
+        if samples is not None:
+            chosen = read_samples(samples)
+        else:
+            from clip_faiss import ClipFaissIndex
+
+            assert from_index is not None
+            chosen = _from_index(ClipFaissIndex.load(from_index), count, counts, seed)
+        backbone = load_reranker(
+            model, labels=labels, device=device, dtype=dtype, max_pixels=max_pixels, allow_urls=allow_urls
+        ).backbone
+        if counts is None:
+            largest = max((len(sample.images) for sample in chosen), default=2)
+            counts = list(range(2, min(largest, MOST_BY_DEFAULT) + 1))
+        started = time.perf_counter()
+        with bar("Calibrating") as progress:
+            made = make_calibration(backbone, chosen, candidate_counts=counts, allow_urls=allow_urls, progress=progress)
+        path = CalibrationStore().save(made) if out is None else _write(made, out)
+        document = _document(made, path, round(time.perf_counter() - started, 3))
+        output.emit(
+            document,
+            lambda console: console.print(
+                f"{model} is calibrated for {document['candidates'][0]} to {document['candidates'][-1]} candidates"
+                f" ({document['passes']} passes, {document['seconds']:.1f} s).\nKept in {path}",
+                soft_wrap=True,
+            ),
+        )
+
+
+def _from_index(index: ClipFaissIndex, count: int, counts: Sequence[int] | None, seed: int) -> list[CalibrationSample]:
+    from lad_rerank.calibration.samples import samples_from_titles
+
+    titled = titled_images(index)
+    most = max(counts) if counts else min(MOST_BY_DEFAULT, len({title.casefold() for title, _ in titled}))
+    return samples_from_titles(titled, count=count, candidates=max(most, 2), seed=seed)
+
+
+def titled_images(index: ClipFaissIndex) -> list[tuple[str, Path]]:
+    """Title and file of every image of an index that has both."""
+    # Any query lists them all; by row, so that a seed chooses the same ones whatever the encoder thinks.
+    hits = sorted(index.search("image", k=max(len(index), 1)), key=lambda hit: hit.row)
+    titled = []
+    for hit in hits:
+        path = index.file(hit)
+        given = hit.metadata.get("title")
+        title = given.strip() if isinstance(given, str) and given.strip() else title_of(hit.id)
+        if title and path is not None and path.is_file():
+            titled.append((title, path))
+    return titled
+
+
+def title_of(name: str) -> str:
+    """The words of a file name: ``"mugs/red-mug_02.jpg"`` is ``"red mug"``."""
+    return " ".join(re.findall(r"[^\W\d_]+", PurePath(name).stem))
+
+
+def _write(calibration: Calibration, out: Path) -> Path:
+    """Write a calibration so that the file is there whole or not at all."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    temporary = out.with_name(f".{out.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        temporary.write_text(calibration.to_json(), encoding="utf-8")
+        os.replace(temporary, out)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    return out
+
+
+def _document(made: Calibration, path: Path, seconds: float) -> dict[str, Any]:
+    return {
+        "model": made.provenance.model,
+        "labels": made.identity.labels,
+        "candidates": list(made.covers),
+        "samples": max(count.samples for count in made.counts.values()),
+        "passes": sum(n * count.samples for n, count in made.counts.items()),
+        "path": str(path),
+        "seconds": seconds,
+    }

@@ -1,0 +1,103 @@
+"""``lad-rerank search``: first stage, then the reranker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lad_rerank.cli import options
+from lad_rerank.cli.output import NothingRankedError, command
+from lad_rerank.cli.rerank import failed_documents, refuse_empty
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from clip_faiss import ClipFaissIndex, Hit
+    from lad_rerank.records import RankedCandidate
+
+
+def search(
+    index: Annotated[Path, typer.Argument(help="Folder that `lad-rerank index` wrote.", metavar="INDEX")],
+    query: options.Query,
+    k: Annotated[int, typer.Option("-k", "--k", min=1, help="How many the first stage finds.")] = 8,
+    rerank: Annotated[bool, typer.Option("--rerank/--no-rerank", help="Rerank what the first stage finds.")] = True,
+    model: options.Model = "bundled",
+    method: options.Method = "lad",
+    top_n: options.TopN = None,
+    calibration: options.CalibrationFile = None,
+    device: options.Device = None,
+    dtype: options.Dtype = None,
+    max_pixels: options.MaxPixels = None,
+    labels: options.Labels = "digits",
+    images: Annotated[Path | None, typer.Option(help="Where the indexed folder is now, if it has moved.")] = None,
+    as_json: options.AsJson = False,
+    debug: options.Debug = False,
+) -> None:
+    """Search an index of images: CLIP and FAISS find k of them, the multimodal LLM ranks those."""
+    with command(as_json=as_json, debug=debug) as output:
+        from clip_faiss import ClipFaissIndex
+
+        loaded = ClipFaissIndex.load(index, images=images)
+        hits = loaded.search(query, k)
+        if not hits:
+            raise NothingRankedError(f"The index {index} is empty.")
+        ranking = None
+        if rerank:
+            from lad_rerank.cli.models import load_reranker
+
+            reranker = load_reranker(
+                model,
+                method=method,
+                calibration=calibration,
+                labels=labels,
+                device=device,
+                dtype=dtype,
+                max_pixels=max_pixels,
+            )
+            ranking = reranker.rerank(query, loaded.candidates(hits), top_n)
+            refuse_empty(ranking)
+        ranked: list[RankedCandidate | None] = [None] * len(hits[:top_n]) if ranking is None else [*ranking]
+        chosen = [hits[i if place is None else place.index] for i, place in enumerate(ranked)]
+        results = [_result(loaded, hit, place) for hit, place in zip(chosen, ranked, strict=True)]
+        document = {
+            "query": query,
+            "index": str(index),
+            "encoder": loaded.encoder.name,
+            "model": None if ranking is None else ranking.model,
+            "method": None if ranking is None else ranking.method,
+            "passes": 0 if ranking is None else ranking.passes,
+            "results": results,
+            "failed": [] if ranking is None else failed_documents(ranking.failed),
+        }
+        output.emit(document, lambda console: _show(console, results, ranking is not None))
+
+
+def _result(index: ClipFaissIndex, hit: Hit, place: RankedCandidate | None) -> dict[str, Any]:
+    """One hit; without reranking its rank is the first stage's, and it has no score."""
+    path = index.file(hit)
+    return {
+        "rank": hit.rank if place is None else place.rank,
+        "index": hit.rank - 1,
+        "id": hit.id,
+        "score": None if place is None else place.score,
+        "evidence": None if place is None else place.evidence,
+        "first_stage_rank": hit.rank,
+        "first_stage_score": hit.score,
+        "path": None if path is None else str(path),
+        "metadata": hit.metadata,
+    }
+
+
+def _show(console: Console, results: Sequence[dict[str, Any]], reranked: bool) -> None:
+    from lad_rerank.cli.tables import probability, table
+
+    def cells(result: dict[str, Any]) -> list[str]:
+        scores = [probability(result["score"]), probability(result["evidence"])] if reranked else []
+        first = f"{result['first_stage_rank']} ({result['first_stage_score']:.3f})"
+        return [str(result["rank"]), result["id"], *scores, first]
+
+    titles = ["", "image", *(["score", "attention"] if reranked else []), "first stage"]
+    table(console, titles, map(cells, results), words=len(titles) - 1)

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import Result
+
+from lad_rerank.bundled.shop import candidate_set
+from lad_rerank.calibration.record import read_calibration
+from lad_rerank.cli.calibrate import title_of
+
+# Another floating point type than the one that the shipped calibration is for.
+OTHER = ("--dtype", "bfloat16")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LAD_RERANK_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def samples(tmp_path: Path) -> Path:
+    """Three samples of three and four pictures, their paths relative to the file."""
+    lines = []
+    for seed, n in ((31, 4), (32, 4), (33, 3)):
+        chosen = candidate_set(n, seed=seed, difficulty="random", side="held_out")
+        names = [f"{seed}-{i}.png" for i in range(n)]
+        for name, item in zip(names, chosen.candidates, strict=True):
+            item.image().save(tmp_path / name)
+        target: int | str = names[chosen.target] if seed == 32 else chosen.target
+        lines.append(json.dumps({"query": chosen.caption, "images": names, "target": target}))
+    path = tmp_path / "samples.jsonl"
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_of_samples_is_found_again(run: Callable[..., Result], samples: Path, home: Path) -> None:
+    images = sorted(samples.parent.glob("31-*.png"))
+    before = run("rerank", "a mug", *images[:3], *OTHER)
+    assert before.exit_code == 1
+    result = run("calibrate", "--model", "bundled", "--samples", samples, "--candidates", "3-4", *OTHER, "--json")
+    assert result.exit_code == 0, result.stderr
+    document = json.loads(result.stdout)
+    assert document["model"] == "bundled"
+    assert document["candidates"] == [3, 4]
+    assert document["passes"] == 3 * 3 + 2 * 4
+    assert Path(document["path"]).parent == home / "calibrations"
+    assert read_calibration(Path(document["path"])).covers == (3, 4)
+    assert run("rerank", "a mug", *images[:3], *OTHER).exit_code == 0
+    assert run("rerank", "a mug", *images[:2], *OTHER).exit_code == 1
+
+
+def test_of_samples_covers_all_they_can(run: Callable[..., Result], samples: Path, tmp_path: Path, home: Path) -> None:
+    out = tmp_path / "kept" / "mine.json"
+    result = run("calibrate", "--model", "bundled", "--samples", samples, "--out", out, "--labels", "letters", "--json")
+    document = json.loads(result.stdout)
+    assert document["candidates"] == [2, 3, 4]
+    assert document["labels"] == "letters"
+    assert document["path"] == str(out)
+    assert not home.exists()
+    images = sorted(samples.parent.glob("31-*.png"))
+    given = run("rerank", "a mug", *images, "--labels", "letters", "--calibration", out)
+    assert given.exit_code == 0
+    refused = run("rerank", "a mug", *images, "--calibration", out)
+    assert refused.exit_code == 1
+    assert "labels" in refused.stderr
+
+
+def test_of_an_index_needs_no_labels(run: Callable[..., Result], index: Path, home: Path) -> None:
+    args = ("calibrate", "--model", "bundled", "--from-index", index, "--candidates", "3", "--count", "4", *OTHER)
+    document = json.loads(run(*args, "--json").stdout)
+    assert (document["candidates"], document["samples"], document["passes"]) == ([3], 4, 12)
+    first = read_calibration(Path(document["path"]))
+    assert first.counts[3].samples == 4
+    again = json.loads(run(*args, "--seed", "0", "--json").stdout)
+    assert read_calibration(Path(again["path"])).counts == first.counts
+    other = json.loads(run(*args, "--seed", "1", "--json").stdout)
+    assert other["path"] == document["path"]
+    assert read_calibration(Path(other["path"])).counts[3].sample_digest != first.counts[3].sample_digest
+    people = run(*args)
+    assert people.exit_code == 0
+    assert document["path"] in people.stdout
+
+
+def test_too_few_titles_is_1(run: Callable[..., Result], index: Path) -> None:
+    result = run("calibrate", "--model", "bundled", "--from-index", index, "--candidates", "100", "--json")
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert "titles" in result.stderr
+
+
+@pytest.mark.parametrize("line", ["nothing", '{"query": "a mug"}', '{"query": "", "images": ["a", "b"], "target": 0}'])
+def test_a_bad_sample_is_1(run: Callable[..., Result], tmp_path: Path, line: str) -> None:
+    (tmp_path / "samples.jsonl").write_text(line)
+    result = run("calibrate", "--model", "bundled", "--samples", tmp_path / "samples.jsonl", "--json")
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith("Error: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [
+        ("mugs/red-mug_02.jpg", "red mug"),
+        ("Golden Delicious (3).JPEG", "Golden Delicious"),
+        ("größe.klein.png", "größe klein"),
+        ("IMG_0001.jpg", "IMG"),
+        ("0001.png", ""),
+    ],
+)
+def test_titles_of_file_names(name: str, title: str) -> None:
+    assert title_of(name) == title
