@@ -103,6 +103,9 @@ class LADReranker:
         trust_remote_code: bool = False,
         labels: LabelStyle = "digits",
         max_pixels: int | None = None,
+        spans: str = "visual",
+        verify: bool = True,
+        keeping: Mapping[str, Any] | None = None,
         model_kwargs: Mapping[str, Any] | None = None,
         **reranker_kwargs: Any,
     ) -> LADReranker:
@@ -117,8 +120,14 @@ class LADReranker:
             device_map: Passed to transformers in place of ``device``.
             revision: Hub revision.
             trust_remote_code: Run code that comes with the model; off unless you say so.
-            labels: How candidates are named: ``"digits"`` or ``"letters"`` (one token each up to 26).
+            labels: How candidates are named: ``"digits"``, ``"letters"`` (one token each up to 26),
+                ``"lower"``, ``"roman"``, ``"words"``, or ``"auto"``: whichever of digits and letters is one
+                token each.
             max_pixels: Pixel budget of one image; 336 x 336 by default, as in the paper.
+            spans: ``"visual"``, or ``"delimited"`` to count the marks around an image to its candidate.
+            verify: Check at load, on a tiny prompt, that this model is read correctly.
+            keeping: Bounds of what is kept between calls: ``max_feature_bytes``, ``feature_folder``,
+                ``max_cache_bytes``, ``batch_size`` of ``HuggingFaceBackbone``.
             model_kwargs: Passed to the model's ``from_pretrained``, such as ``quantization_config``.
             **reranker_kwargs: ``store``, ``settings``, ``canonical``, ``allow_urls``, ``limits`` of the class.
 
@@ -145,6 +154,9 @@ class LADReranker:
             trust_remote_code=trust_remote_code,
             labels=labels,
             max_pixels=max_pixels,
+            spans=spans,
+            verify=verify,
+            keeping=keeping,
             name=name,
             **(model_kwargs or {}),
         )

@@ -15,7 +15,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -167,6 +167,11 @@ def open_sink(sink: AttentionSink) -> Iterator[AttentionSink]:
         _SINK.reset(token)
 
 
+def current_sink() -> AttentionSink | None:
+    """The sink that is open in this context, if any."""
+    return _SINK.get()
+
+
 def _tapped_sdpa(
     module: torch.nn.Module,
     query: torch.Tensor,
@@ -177,22 +182,32 @@ def _tapped_sdpa(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-    sink = _SINK.get()
+    sink = current_sink()
     if sink is not None:
         sink.read(module, query, key, attention_mask, **kwargs)
     output: tuple[torch.Tensor, None] = sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
     return output
 
 
-def install(model: PreTrainedModel) -> None:
+def install(model: PreTrainedModel) -> Literal["interface", "patch"]:
     """Let the model's decoder run through the tap; the vision tower keeps plain SDPA.
 
+    Returns:
+        ``"interface"``: the decoder takes its attention function from transformers, and now takes ours.
+        ``"patch"``: it calls SDPA itself and is read there, see ``sdpa_patch.py``.
+
     Raises:
-        BackboneError: The model has no separate text configuration, or does not take the implementation.
+        BackboneError: The model has no separate text configuration, or neither way is open.
     """
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
+    from lad_rerank.backbones import sdpa_patch
+
+    modules = full_attention_modules(model).values()
+    if all(map(sdpa_patch.calls_sdpa_itself, modules)):
+        sdpa_patch.install(modules)
+        return "patch"
     AttentionInterface.register(TAP_NAME, _tapped_sdpa)
     AttentionMaskInterface.register(TAP_NAME, sdpa_mask)
     if "text_config" not in getattr(model.config, "sub_configs", {}):
@@ -201,7 +216,11 @@ def install(model: PreTrainedModel) -> None:
         )
     model.set_attn_implementation({"text_config": TAP_NAME})
     if model.config.get_text_config()._attn_implementation != TAP_NAME:
-        raise BackboneError(f"{type(model).__name__} does not let its decoder's attention implementation be chosen.")
+        raise BackboneError(
+            f"{type(model).__name__} neither lets its decoder's attention implementation be chosen nor calls "
+            "torch's scaled_dot_product_attention itself. If it has an attn_implementation='sdpa', load it with that."
+        )
+    return "interface"
 
 
 def full_attention_modules(model: PreTrainedModel) -> dict[int, torch.nn.Module]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from lad_rerank.backbones import attention_tap
 from lad_rerank.backbones.base import BackboneIdentity, Request
 from lad_rerank.backbones.encoding import EncodedPrompt, PreparedImage, PromptEncoder
 from lad_rerank.backbones.families import family_of
+from lad_rerank.backbones.feature_store import FeatureStore
 from lad_rerank.backbones.features import ImageFeatures, image_features
 from lad_rerank.backbones.identity import text_digest, weights_digest
 from lad_rerank.backbones.kept import KeptPrompt
@@ -51,6 +52,7 @@ class HuggingFaceBackbone:
         spans: ``"visual"`` counts a candidate's visual tokens, ``"delimited"`` the marks around them too.
         verify: Check at load, on a tiny prompt, that the model is read right; see ``verify.py``.
         max_feature_bytes: Image features kept at most.
+        feature_folder: Keep image features on disk too, as safetensors, for a catalogue that is asked again.
         max_cache_bytes: Keys and values kept at most.
         batch_size: Prompts in one forward pass at most.
 
@@ -70,6 +72,7 @@ class HuggingFaceBackbone:
         spans: str = "visual",
         verify: bool = True,
         max_feature_bytes: int = 256 * MEBIBYTE,
+        feature_folder: str | Path | None = None,
         max_cache_bytes: int = 256 * MEBIBYTE,
         batch_size: int = 8,
     ) -> None:
@@ -112,6 +115,10 @@ class HuggingFaceBackbone:
             self._identity.dtype,
             len(modules),
         )
+        self._store = None
+        if feature_folder is not None:
+            settings = f"{self._identity.weights} {budget} {self._identity.dtype}"
+            self._store = FeatureStore(Path(feature_folder), model, settings)
         if verify:
             from lad_rerank.backbones.verify import verify_backbone
 
@@ -127,6 +134,7 @@ class HuggingFaceBackbone:
         max_pixels: int | None = None,
         spans: str = "visual",
         verify: bool = True,
+        keeping: Mapping[str, Any] | None = None,
         **loading: Any,
     ) -> HuggingFaceBackbone:
         """Load a model and make a backbone of it.
@@ -138,6 +146,7 @@ class HuggingFaceBackbone:
             max_pixels: See the class.
             spans: See the class.
             verify: See the class.
+            keeping: ``max_feature_bytes``, ``feature_folder``, ``max_cache_bytes``, ``batch_size`` of the class.
             **loading: What :func:`lad_rerank.backbones.loading.load` takes: device, dtype, revision and so on.
 
         Raises:
@@ -153,6 +162,7 @@ class HuggingFaceBackbone:
             max_pixels=max_pixels,
             spans=spans,
             verify=verify,
+            **(keeping or {}),
         )
 
     @property
@@ -280,6 +290,10 @@ class HuggingFaceBackbone:
 
     def _feature(self, image: PreparedImage) -> ImageFeatures:
         found = self._features.get(image.digest)
+        if found is not None:
+            return found
+        if self._store is not None:
+            found = self._store.get(image.digest)
         if found is None:
             device, dtype = self._model.device, self._model.dtype
             inputs = {
@@ -287,7 +301,9 @@ class HuggingFaceBackbone:
                 for name, value in image.inputs.items()
             }
             found = image_features(self._model, inputs)
-            self._features.put(image.digest, found)
+            if self._store is not None:
+                self._store.put(image.digest, found)
+        self._features.put(image.digest, found)
         return found
 
     def _whole(self, prompts: Sequence[EncodedPrompt]) -> list[PassResult]:

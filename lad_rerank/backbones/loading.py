@@ -43,23 +43,54 @@ def load(
         **model_kwargs: Passed to ``from_pretrained`` of the model, such as ``quantization_config``.
 
     Raises:
-        BackboneError: The model cannot be loaded.
+        BackboneError: The model cannot be loaded, or only by running code that the caller has not allowed.
     """
     import torch
-    from transformers import AutoModelForImageTextToText, AutoProcessor
+    import transformers
+    from transformers import AutoProcessor
 
     device = device or default_device()
     if dtype is None:
         dtype = torch.bfloat16 if torch.device(device).type == "cuda" else torch.float32
     hub = {"revision": revision, "trust_remote_code": trust_remote_code}
     try:
+        auto_class = _auto_class(model, revision, trust_remote_code)
         processor = AutoProcessor.from_pretrained(model, **hub)
-        loaded: Any = AutoModelForImageTextToText.from_pretrained(
+        loaded: Any = auto_class.from_pretrained(
             model, dtype=dtype, device_map=device_map, attn_implementation="sdpa", **hub, **model_kwargs
         )
     except (OSError, ValueError, KeyError) as error:
         raise BackboneError(f"Cannot load the model {str(model)!r}: {error}") from error
+    except ImportError as error:
+        if not trust_remote_code:
+            raise
+        raise BackboneError(
+            f"The code that comes with {str(model)!r} does not run with transformers {transformers.__version__}: "
+            f"{error} If it was written for an older release (LLaVA-OneVision-1.5 was: transformers<5), install that."
+        ) from error
     # Quantised models and those with a device map are where they belong already.
     if device_map is None and getattr(loaded, "quantization_method", None) is None:
         loaded = loaded.to(device)
     return loaded.eval(), processor
+
+
+def _auto_class(model: str | Path, revision: str | None, trust_remote_code: bool) -> Any:
+    """The auto class that loads a model; that of plain language models where its own code offers no better.
+
+    Raises:
+        BackboneError: transformers does not know the model, its own code is needed, and is not trusted.
+    """
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PretrainedConfig
+    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+
+    settings, _ = PretrainedConfig.get_config_dict(model, revision=revision)
+    own = settings.get("auto_map") or {}
+    if not own or settings.get("model_type") in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
+        return AutoModelForImageTextToText
+    if not trust_remote_code:
+        raise BackboneError(
+            f"{str(model)!r} needs remote code: this transformers does not know its model_type "
+            f"{settings.get('model_type')!r}, only the Python files that come with it do. They can do anything on "
+            "your machine. Read them, then pass trust_remote_code=True (and a revision, so that they stay the same)."
+        )
+    return AutoModelForImageTextToText if AutoModelForImageTextToText.__name__ in own else AutoModelForCausalLM

@@ -72,7 +72,17 @@ def read_traits(model: PreTrainedModel, processor: ProcessorMixin) -> Traits:
         wants_mask="cache" not in parameters,
         keeps_logits="logits_to_keep" in parameters,
         type_ids=tuple(name for name in TYPE_IDS if name in parameters),
-        rope_index=hasattr(getattr(model, "model", None), "get_rope_index"),
+        rope_index=hasattr(getattr(model, "model", None), "get_rope_index") and _has_mrope(model),
         encoder_outputs="mm_encoder_outputs" in parameters,
         keeps_prefix=kinds <= {"full_attention", "sliding_attention", "chunked_attention"},
     )
+
+
+def _has_mrope(model: PreTrainedModel) -> bool:
+    """Whether the decoder turns by three positions: its configuration or its rotary module says in which shares.
+
+    LLaVA-OneVision-1.5 has ``get_rope_index`` from the file it began as, and plain positions.
+    """
+    text: Any = model.config.get_text_config()
+    rope = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
+    return "mrope_section" in rope or any(hasattr(module, "mrope_section") for module in model.modules())

@@ -1,0 +1,148 @@
+"""What is kept between questions: within bounds, and never changing an answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lad_rerank.backbones.huggingface import HuggingFaceBackbone
+from lad_rerank.backbones.memory import BoundedMemory
+from tests.backbones.test_families import pictures
+from tests.backbones.tiny import build
+
+
+class Count:
+    """Counts the pictures that a model's vision tower gets."""
+
+    def __init__(self, backbone: HuggingFaceBackbone) -> None:
+        self.images = 0
+        tower = backbone._model.model.visual  # type: ignore[union-attr]
+        self._hook = tower.register_forward_pre_hook(self._add, with_kwargs=True)
+
+    def _add(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+        self.images += len(kwargs["grid_thw"])
+
+    def __enter__(self) -> Count:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._hook.remove()
+
+
+def backbone(family: str = "qwen2_5_vl", **settings: Any) -> HuggingFaceBackbone:
+    model, processor = build(family)
+    return HuggingFaceBackbone(model, processor, name=family, **settings)
+
+
+def test_memory_lets_the_oldest_go() -> None:
+    memory: BoundedMemory[str, bytes] = BoundedMemory(10, len)
+    memory.put("a", b"1234")
+    memory.put("b", b"1234")
+    assert memory.get("a") == b"1234"
+    memory.put("c", b"1234")
+    assert memory.get("b") is None
+    assert memory.get("a") == b"1234"
+    assert memory.nbytes == 8
+    memory.put("huge", b"x" * 11)
+    assert memory.get("huge") is None
+    memory.put("a", b"12")
+    assert memory.nbytes == 6
+    memory.clear()
+    assert len(memory) == memory.nbytes == 0
+
+
+def test_each_image_meets_the_vision_tower_once() -> None:
+    reader = backbone()
+    if not reader.uses_features:
+        pytest.skip("this transformers takes no features in place of pixels")
+    images = pictures(4)
+    with Count(reader) as count:
+        for shift in range(4):
+            reader.observe("a mug", images[shift:] + images[:shift])
+    assert count.images == 4
+
+
+def test_bounds_of_zero_keep_nothing_and_change_nothing() -> None:
+    images = pictures(3)
+    frugal, lavish = backbone(max_feature_bytes=0, max_cache_bytes=0), backbone()
+    for query in ("a mug", "another mug"):
+        a, b = frugal.observe(query, images), lavish.observe(query, images)
+        np.testing.assert_allclose(a.log_probs, b.log_probs, atol=1e-5)
+    assert len(frugal._features) == len(frugal._kept) == 0
+    assert len(lavish._kept) == 1
+
+
+def test_a_kept_prefix_is_not_run_again() -> None:
+    reader = backbone()
+    images = pictures(3)
+    lengths: list[int] = []
+    reader._model.register_forward_pre_hook(
+        lambda module, args, kwargs: lengths.append(kwargs["input_ids"].shape[1]), with_kwargs=True
+    )
+    reader.observe("a mug", images)
+    reader.observe("a red cup", images)
+    reader.observe("a red cup", images[::-1])
+    assert lengths[1] < 40 < lengths[0]
+    assert lengths[2] > lengths[1] * 2
+
+
+@pytest.mark.parametrize("family", ["qwen3_vl", "ovis2", "idefics3"])
+def test_features_on_disk_are_found_by_the_next_process(tmp_path: Path, family: str) -> None:
+    images = pictures(3)
+    first = backbone(family, feature_folder=tmp_path)
+    if not first.uses_features:
+        pytest.skip("this transformers takes no features in place of pixels")
+    seen = first.observe("a mug", images)
+    second = backbone(family, feature_folder=tmp_path)
+
+    def never(**_: Any) -> None:
+        raise AssertionError("the vision tower is not needed")
+
+    second._model.get_image_features = never  # type: ignore[method-assign, assignment]
+    again = second.observe("a mug", images)
+    np.testing.assert_allclose(again.log_probs, seen.log_probs, atol=1e-6)
+
+
+def test_a_damaged_feature_file_is_made_again(tmp_path: Path) -> None:
+    images = pictures(2)
+    first = backbone(feature_folder=tmp_path)
+    if not first.uses_features:
+        pytest.skip("this transformers takes no features in place of pixels")
+    seen = first.observe("a mug", images)
+    for path in tmp_path.rglob("*.safetensors"):
+        path.write_bytes(b"no safetensors")
+    again = backbone(feature_folder=tmp_path).observe("a mug", images)
+    np.testing.assert_allclose(again.log_probs, seen.log_probs, atol=1e-6)
+
+
+def test_other_settings_have_other_features(tmp_path: Path) -> None:
+    for max_pixels in (None, 64 * 64):
+        reader = backbone(feature_folder=tmp_path, max_pixels=max_pixels)
+        if not reader.uses_features:
+            pytest.skip("this transformers takes no features in place of pixels")
+        reader.observe("a mug", pictures(2))
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_batch_that_does_not_fit_is_halved(caplog: pytest.LogCaptureFixture) -> None:
+    reader = backbone()
+    if not reader.uses_features:
+        pytest.skip("this transformers runs prompts one at a time")
+    whole = reader._passes.whole
+
+    def small_memory(prompts: Any, *args: Any, **kwargs: Any) -> Any:
+        if len(prompts) > 2:
+            raise torch.OutOfMemoryError("simulated: no machine here has a small GPU")
+        return whole(prompts, *args, **kwargs)
+
+    images = pictures(5)
+    requests = [(f"mug {i}", images[i:] + images[:i]) for i in range(5)]
+    expected = [backbone().observe(*request) for request in requests]
+    reader._passes.whole = small_memory  # type: ignore[method-assign]
+    for a, b in zip(reader.observe_many(requests), expected, strict=True):
+        np.testing.assert_allclose(a.log_probs, b.log_probs, atol=1e-5)
+    assert "do not fit the memory" in caplog.text
