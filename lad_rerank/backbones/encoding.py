@@ -207,7 +207,8 @@ class PromptEncoder:
         alone = self._family.alone
         ids = self._process("".join(self._frame(alone)), [image] * alone)["input_ids"][0].tolist()
         count = ids.count(self._image_token_id) // alone
-        return str(self.tokenizer.convert_ids_to_tokens(self._image_token_id)) * count
+        token: str = self.tokenizer.convert_ids_to_tokens(self._image_token_id)
+        return token * count
 
     def _adds_bos(self, text: str) -> bool:
         """Whether the tokenizer may add what a template has not written already."""

@@ -72,7 +72,7 @@ class FeatureStore:
     def _kind(self, name: str) -> type[Any]:
         """The transformers output class of that name, from the model's own module or the common ones."""
         from transformers import modeling_outputs
-        from transformers.utils import ModelOutput
+        from transformers.utils.generic import ModelOutput
 
         for module in (sys.modules[type(self._model).__module__], modeling_outputs):
             kind = getattr(module, name, None)
