@@ -16,7 +16,7 @@ index = ClipFaissIndex.build([Candidate(item.image(), item.id, {"title": item.ti
 # A hub id such as "Qwen/Qwen2.5-VL-3B-Instruct" or a local folder works the same; calibrate it once, see the README.
 reranker = LADReranker.from_pretrained("bundled")
 
-query = "a striped mug on a wooden table"
+query = "a pink mug on a wooden table"
 hits = index.search(query, k=8)
 pictures = {item.id: item.image() for item in items}
 ranking = reranker.rerank(query, [Candidate(pictures[hit.id], hit.id, hit.metadata) for hit in hits], top_n=3)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +20,7 @@ from clip_faiss import _extras
 from clip_faiss.collecting import Item
 from clip_faiss.errors import FirstStageError
 from clip_faiss.fingerprint import EncoderFingerprint
+from lad_rerank.files import replacing
 
 MANIFEST = "index.json"
 SCHEMA: Literal[1] = 1
@@ -95,8 +95,9 @@ def write(folder: Path, vectors: Any, items: Sequence[Item], encoder: EncoderFin
         items=[StoredItem(id=item.id, file=item.file, metadata=item.metadata) for item in items],
     )
     text = _readable(manifest).encode("utf-8")
-    _replace(folder / name, data)
-    _replace(folder / MANIFEST, text)
+    for file, content in ((folder / name, data), (folder / MANIFEST, text)):
+        with replacing(file) as temporary:
+            temporary.write_bytes(content)
     for old in folder.glob("vectors-*.faiss"):
         if old.name != name:
             old.unlink(missing_ok=True)
@@ -177,18 +178,3 @@ def _readable(manifest: Manifest) -> str:
     head = json.dumps(content, indent=1, ensure_ascii=False).removesuffix("\n}")
     lines = ",\n".join(json.dumps(item, ensure_ascii=False) for item in items)
     return f'{head},\n "items": [\n{lines}\n ]\n}}\n'
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Write a file so that it is there whole or not at all."""
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)  # mkstemp's 0600 would hide an index from the server that uses it
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

@@ -205,7 +205,7 @@ class PromptEncoder:
     def _text_alone(self, image: Image) -> str:
         """The visual tokens that stand for an image, where the processor does not say so itself."""
         alone = self._family.alone
-        ids = self._process("".join(self._frame(alone)), [image] * alone)["input_ids"][0].tolist()
+        ids: list[int] = self._process("".join(self._frame(alone)), [image] * alone)["input_ids"][0].tolist()
         count = ids.count(self._image_token_id) // alone
         token: str = self.tokenizer.convert_ids_to_tokens(self._image_token_id)
         return token * count

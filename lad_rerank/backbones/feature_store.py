@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import sys
-import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lad_rerank.backbones.features import ImageFeatures
 from lad_rerank.backbones.identity import text_digest
+from lad_rerank.files import replacing
 
 if TYPE_CHECKING:
     import torch
@@ -56,15 +55,9 @@ class FeatureStore:
 
         tensors: dict[str, torch.Tensor] = {}
         layout = {name: _layout(value, name, tensors) for name, value in features.fields.items()}
-        self.folder.mkdir(parents=True, exist_ok=True)
-        path = self._path(digest)
-        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-        try:
-            metadata = {"kind": features.kind.__name__, "layout": json.dumps(layout)}
+        metadata = {"kind": features.kind.__name__, "layout": json.dumps(layout)}
+        with replacing(self._path(digest)) as temporary:
             save_file({name: t.contiguous().cpu() for name, t in tensors.items()}, temporary, metadata)
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
 
     def _path(self, digest: str) -> Path:
         return self.folder / f"{digest}.safetensors"

@@ -48,9 +48,11 @@ def calls_sdpa_itself(module: torch.nn.Module) -> bool:
     Read off the names that the compiled forward uses, the most derived class first.
     """
     for kind in type(module).__mro__:
-        names = set(_names(getattr(inspect.unwrap(vars(kind).get("forward", len)), "__code__", None)))
-        if names & {SDPA, INTERFACE}:
-            return INTERFACE not in names
+        forward: Any = vars(kind).get("forward")
+        if forward is not None:
+            names = set(_names(inspect.unwrap(forward).__code__))
+            if names & {SDPA, INTERFACE}:
+                return INTERFACE not in names
     return False
 
 
@@ -69,10 +71,8 @@ def install(modules: Iterable[torch.nn.Module]) -> None:
                 module.register_forward_hook(_leave, always_call=True)
 
 
-def _names(code: CodeType | None) -> Iterator[str]:
+def _names(code: CodeType) -> Iterator[str]:
     """Global names and attributes that a function uses, those of functions within it included."""
-    if code is None:
-        return
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

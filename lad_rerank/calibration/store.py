@@ -8,7 +8,6 @@ import logging
 import os
 import re
 import shlex
-import uuid
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 from lad_rerank.backbones.base import BackboneIdentity
 from lad_rerank.calibration.record import Calibration, describe, read_calibration
 from lad_rerank.errors import CalibrationFileError, CalibrationMissingError
+from lad_rerank.files import replacing
 
 logger = logging.getLogger(__name__)
 
@@ -92,21 +92,14 @@ class CalibrationStore:
         Returns:
             Path of the file.
         """
-        self.save_to.mkdir(parents=True, exist_ok=True)
         path = self._file(self.save_to, calibration.identity)
         if path is not None:
             calibration = read_calibration(path).merged(calibration)
         else:
             slug = re.sub(r"[^A-Za-z0-9._-]+", "-", calibration.provenance.model).strip("-.")[-60:] or "model"
             path = self.save_to / f"{slug}-{identity_digest(calibration.identity)}.json"
-        # Not mkstemp: its files are for their owner alone, and a calibration may be shared.
-        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-        try:
+        with replacing(path) as temporary:
             temporary.write_text(calibration.to_json(), encoding="utf-8")
-            os.replace(temporary, path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
         logger.info("Calibration written to %s.", path)
         return path
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
-import uuid
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any
@@ -66,6 +64,7 @@ def calibrate(
         from lad_rerank.calibration.samples import read_samples
         from lad_rerank.calibration.store import CalibrationStore
         from lad_rerank.cli.models import load_reranker
+        from lad_rerank.files import replacing
 
         if samples is not None:
             chosen = read_samples(samples)
@@ -83,7 +82,12 @@ def calibrate(
         started = time.perf_counter()
         with bar("Calibrating") as progress:
             made = make_calibration(backbone, chosen, candidate_counts=counts, allow_urls=allow_urls, progress=progress)
-        path = CalibrationStore().save(made) if out is None else _write(made, out)
+        if out is None:
+            path = CalibrationStore().save(made)
+        else:
+            with replacing(out) as temporary:
+                temporary.write_text(made.to_json(), encoding="utf-8")
+            path = out
         document = _document(made, path, round(time.perf_counter() - started, 3))
         output.emit(
             document,
@@ -105,13 +109,11 @@ def _from_index(index: ClipFaissIndex, count: int, counts: Sequence[int] | None,
 
 def titled_images(index: ClipFaissIndex) -> list[tuple[str, Path]]:
     """Title and file of every image of an index that has both."""
-    # Any query lists them all; by row, so that a seed chooses the same ones whatever the encoder thinks.
-    hits = sorted(index.search("image", k=max(len(index), 1)), key=lambda hit: hit.row)
     titled = []
-    for hit in hits:
-        path = index.file(hit)
-        given = hit.metadata.get("title")
-        title = given.strip() if isinstance(given, str) and given.strip() else title_of(hit.id)
+    for row, (name, metadata) in enumerate(zip(index.ids, index.metadata, strict=True)):
+        path = index.file(row)
+        given = metadata.get("title")
+        title = given.strip() if isinstance(given, str) and given.strip() else title_of(name)
         if title and path is not None and path.is_file():
             titled.append((title, path))
     return titled
@@ -120,19 +122,6 @@ def titled_images(index: ClipFaissIndex) -> list[tuple[str, Path]]:
 def title_of(name: str) -> str:
     """The words of a file name: ``"mugs/red-mug_02.jpg"`` is ``"red mug"``."""
     return " ".join(re.findall(r"[^\W\d_]+", PurePath(name).stem))
-
-
-def _write(calibration: Calibration, out: Path) -> Path:
-    """Write a calibration so that the file is there whole or not at all."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    temporary = out.with_name(f".{out.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        temporary.write_text(calibration.to_json(), encoding="utf-8")
-        os.replace(temporary, out)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    return out
 
 
 def _document(made: Calibration, path: Path, seconds: float) -> dict[str, Any]:

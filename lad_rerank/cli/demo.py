@@ -92,7 +92,7 @@ def _show(console: Console, result: DemoResult, report: Path | None) -> None:
         for method, choice in query.first_choices().items():
             console.print(f"  {'✓' if choice.right else '✗'} {NAMES[method]:<11} {choice.title}", soft_wrap=True)
     console.print(
-        f"\nTime per query: first stage {1000 * result.search_seconds:.0f} ms, reranking"
+        f"\nTime per query: first stage {1000 * result.search_seconds:.1f} ms, reranking"
         f" {1000 * result.rerank_seconds:.0f} ms; {result.seconds:.0f} s in all.",
         soft_wrap=True,
     )

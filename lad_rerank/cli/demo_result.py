@@ -156,10 +156,14 @@ def examples(result: DemoResult) -> list[QueryResult]:
 def notes(result: DemoResult) -> tuple[str, ...]:
     """What must be said to read the numbers rightly."""
     missed = len(result.queries) - result.retrieved
-    none = "" if missed == 0 else f" For {missed} no right product was found, which counts as a miss for every method."
+    none = (
+        ""
+        if missed == 0
+        else f" For {missed} the first stage found no right product, which counts as a miss for every method."
+    )
     return (
-        "A query names some attributes. At most two products of the shop have all of them, which makes them right, and"
-        f" many lack just one (where the shop is large enough).{none}",
+        "A query names some attributes. One product of the shop has all of them, which makes it right, and many lack"
+        f" just one (where the shop is large enough).{none}",
         "Consistency: the same first choice in every order. The first stage sees each picture by itself, so it has"
         " no order to depend on.",
         "For this table the orders are shuffled on purpose. LADReranker itself always shows a set of candidates in"

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from lad_rerank.reranker import LADReranker
 
 RERANKED = ("vanilla", "lad")
-MOST_RIGHT = 1
 
 
 @dataclass(frozen=True)
@@ -118,9 +117,9 @@ def _run_demo(settings: DemoSettings, bar: Bar, started: float) -> DemoResult:
 def draw_queries(items: Sequence[shop.Item], count: int, seed: int, near: int = 8) -> list[Query]:
     """Captions of products in the shop that are hard to answer: they name some attributes, and many nearly fit.
 
-    Whether a query is hard is a matter of the shop alone and not of any model: at most two products are right,
-    and at least ``near`` others miss exactly one of the attributes it states. A shop too small for enough of
-    those is asked what it allows.
+    Whether a query is hard is a matter of the shop alone and not of any model: one product is right, and at
+    least ``near`` others miss exactly one of the attributes it states. A shop too small for enough of those
+    is asked what it allows.
 
     Args:
         items: The shop.
@@ -140,7 +139,7 @@ def draw_queries(items: Sequence[shop.Item], count: int, seed: int, near: int = 
             shop.caption(item.product, rng.getrandbits(32), attributes), shop.wanted(item.product, attributes)
         )
         missed = [sum(other.product.value(a) != v for a, v in query.wanted.items()) for other in items]
-        (hard if missed.count(0) <= MOST_RIGHT and missed.count(1) >= near else easy).append(query)
+        (hard if missed.count(0) == 1 and missed.count(1) >= near else easy).append(query)
     return [*hard, *easy][:count]
 
 

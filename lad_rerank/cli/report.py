@@ -110,7 +110,7 @@ def _footer(result: DemoResult) -> str:
     command = f"lad-rerank demo --products {settings.products} --queries {settings.queries} --seed {settings.seed}"
     return (
         f'<footer class="quiet"><p>Made by <code>{command}</code> in {result.seconds:.0f} seconds: '
-        f"{1000 * result.search_seconds:.0f} ms per query for the first stage, "
+        f"{1000 * result.search_seconds:.1f} ms per query for the first stage, "
         f"{1000 * result.rerank_seconds:.0f} ms for one pass of the reranker. The models are tiny, were trained on"
         " rendered products like these, and ship with the package; the products here were held out. They show"
         " that the way works, and say nothing of larger models.</p></footer>"

@@ -139,3 +139,18 @@ def test_what_cannot_be_read_is_refused(family: str) -> None:
     model, processor = build(family)
     with pytest.raises(BackboneError, match=r"cross-attention|full-attention layer"):
         HuggingFaceBackbone(model, processor, name=family)
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "internvl", "gemma3", "ovis2"])
+def test_delimiters_count_where_they_are_wanted(family: str) -> None:
+    images = pictures(3)
+    visual, delimited = (
+        HuggingFaceBackbone(*build(family), name=family, spans=spans, verify=False) for spans in ("visual", "delimited")
+    )
+    inner, outer = (b._encoder.encode_plain("a mug", images).spans for b in (visual, delimited))
+    assert all(set(a) < set(b) for a, b in zip(inner, outer, strict=True))
+    assert len({i for span in outer for i in span}) == sum(map(len, outer))
+    a, b = (reader.observe("a mug", images) for reader in (visual, delimited))
+    np.testing.assert_allclose(a.log_probs, b.log_probs, atol=1e-6)
+    assert (a.attention["last"] <= b.attention["last"] + 1e-9).all()
+    assert visual.identity.differences(delimited.identity).keys() == {"spans"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,9 +42,11 @@ def code_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("modules")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(folder))
-        # transformers appends the folder to the path; undone at the end.
+        # transformers appends the folder to the path and imports from it; neither outlives these tests.
         patch.syspath_prepend(str(folder))
         yield folder
+    for name in [name for name in sys.modules if name.partition(".")[0] == "transformers_modules"]:
+        del sys.modules[name]
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +57,11 @@ def folder(code_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer = processor.tokenizer
     text = OwnWayTextConfig(vocab_size=len(tokenizer))
     config = OwnWayConfig(text, image_token_id=tokenizer.convert_tokens_to_ids("<|image_pad|>"))
-    OwnWayConfig.register_for_auto_class()
-    OwnWayForConditionalGeneration.register_for_auto_class("AutoModelForCausalLM")
-    peak(OwnWayForConditionalGeneration._from_config(config, attn_implementation="sdpa"), seed=3).save_pretrained(path)
+    classes: tuple[Any, Any] = (OwnWayConfig, OwnWayForConditionalGeneration)
+    # From then on, saving copies the files that the classes are written in.
+    classes[0].register_for_auto_class()
+    classes[1].register_for_auto_class("AutoModelForCausalLM")
+    peak(classes[1]._from_config(config, attn_implementation="sdpa"), seed=3).save_pretrained(path)
     processor.save_pretrained(path)
     return path
 
@@ -141,13 +146,13 @@ def test_the_check_at_load_says_what_it_leaves_out(folder: Path, caplog: pytest.
     assert "calls SDPA itself; its own eager attention is not compared" in caplog.text
 
 
-def test_code_runs_only_when_the_user_says_so(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_code_runs_only_when_the_user_says_so(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path))
-    for settings in ({}, {"trust_remote_code": False}):
-        with pytest.raises(BackboneError, match=r"needs remote code.* pass trust_remote_code=True"):
-            HuggingFaceBackbone.from_pretrained(folder, device="cpu", **settings)
+    refusal = r"needs remote code.* pass trust_remote_code=True"
+    with pytest.raises(BackboneError, match=refusal):
+        HuggingFaceBackbone.from_pretrained(folder, device="cpu")
+    with pytest.raises(BackboneError, match=refusal):
+        HuggingFaceBackbone.from_pretrained(folder, device="cpu", trust_remote_code=False)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -264,19 +269,19 @@ def test_every_way_to_mask_is_read_as_sdpa_takes_it(queries: int, keys: int, kv_
     value = torch.eye(keys).expand(2, kv_heads, -1, -1)
     visible = torch.rand(2, 1, queries, keys, generator=generator) > 0.4
     visible[..., 0] = True
-    arguments = {
+    ways: dict[str, dict[str, Any]] = {
         "causal": {"is_causal": True},
         "none": {},
         "bool": {"attn_mask": visible},
         "float": {"attn_mask": torch.randn(2, 1, queries, keys, generator=generator)},
         "2d": {"attn_mask": visible[0, 0]},
         "per head alike": {"attn_mask": visible.repeat(1, 4, 1, 1)},
-    }[mask]
+    }
     rows = list(range(queries))
     read_outs = [ReadOut({str(row): [row] for row in rows}, [[i] for i in range(keys)])] * 2
     sink = AttentionSink({id(module): 0}, read_outs)
     with attention_tap.open_sink(sink):
-        output = module(query, key, value, scale=0.7, enable_gqa=kv_heads < 4, **arguments)
+        output = module(query, key, value, scale=0.7, enable_gqa=kv_heads < 4, **ways[mask])
     for b, result in enumerate(sink.results([0])):
         for row in rows:
             np.testing.assert_allclose(result[str(row)][0], output[b, :, row].numpy(), atol=1e-6)

@@ -1,4 +1,4 @@
-"""Train the bundled models: ``python -m lad_rerank.bundled.train --out FOLDER``."""
+"""Train the bundled models: ``python -m lad_rerank.bundled.train [--out FOLDER]``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ STAGES = ("vision", "language", "clip")
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m lad_rerank.bundled.train", description=__doc__)
     parser.add_argument("--only", default=",".join(STAGES), help="stages, comma-separated (default: %(default)s)")
-    parser.add_argument("--out", type=Path, required=True, help="where mllm/ and clip/ are written")
+    parser.add_argument(
+        "--out", type=Path, default=Path("trained"), help="where mllm/ and clip/ go (default: %(default)s)"
+    )
     parser.add_argument("--work", type=Path, help="where the vision stage leaves its results (default: OUT/work)")
     # Sums in another order give other weights: the number of threads is part of the recipe.
     parser.add_argument("--threads", type=int, default=1, help="torch threads (default: %(default)s)")

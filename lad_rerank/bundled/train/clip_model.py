@@ -82,8 +82,9 @@ def build_clip_tokenizer() -> PreTrainedTokenizerFast:
     words = {word: i for i, word in enumerate((*SPECIAL, *vocabulary()))}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
-    # Hyphenated words are one word in the shop's vocabulary.
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[^\p{L}\p{M}\p{N}-]+"), behavior="removed")
+    # Hyphenated words are one word in the shop's vocabulary; a hyphen at the edge of a word is punctuation.
+    between_words = r"[^\p{L}\p{M}\p{N}-]+|(?<![\p{L}\p{M}\p{N}])-+|-+(?![\p{L}\p{N}])"
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(between_words), behavior="removed")
     tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", END)])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
@@ -112,3 +113,7 @@ def save_clip(model: nn.Module, folder: Path) -> None:
     save_file(weights, folder / _WEIGHTS, metadata={"format": "pt"})
     (folder / _WEIGHTS).chmod(0o644)  # safetensors keeps files to their owner; a package is read by everyone
     build_clip_tokenizer().save_pretrained(folder)
+    # Transformers 5 names a class that 4.57 does not have; this one reads the same file in both.
+    settings = folder / "tokenizer_config.json"
+    written = json.loads(settings.read_text(encoding="utf-8")) | {"tokenizer_class": "PreTrainedTokenizerFast"}
+    settings.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")

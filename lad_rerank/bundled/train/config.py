@@ -60,7 +60,7 @@ class LanguagePlan:
     seed: int = 1
     answered: int = 4
     grounded: int = 8
-    largest: int = 12
+    largest: int = 8
 
 
 def model_config(vocabulary: int, special: dict[str, int]) -> Qwen2_5_VLConfig:

@@ -29,7 +29,7 @@ class OwnWayTextConfig(PretrainedConfig):
         self.num_key_value_heads = num_key_value_heads
         self.head_dim = head_dim
         self.max_position_embeddings = max_position_embeddings
-        super().__init__(**kwargs)
+        super().__init__(**{"tie_word_embeddings": False} | kwargs)
 
 
 class OwnWayConfig(PretrainedConfig):
@@ -41,4 +41,4 @@ class OwnWayConfig(PretrainedConfig):
         if self.text_config is None:
             self.text_config = OwnWayTextConfig()
         self.image_token_id = image_token_id
-        super().__init__(**kwargs)
+        super().__init__(**{"tie_word_embeddings": False} | kwargs)
