@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from lad_rerank.backbones.answers import AnswerTokens, answer_tokens, render
 from lad_rerank.errors import BackboneError
-from lad_rerank.images import image_digest
 from lad_rerank.prompt import QUERY_MARK, LabelStyle, safe_text
 
 if TYPE_CHECKING:
@@ -115,8 +114,12 @@ class PromptEncoder:
         self.answer = lru_cache(maxsize=128)(lambda n: answer_tokens(processor, n, style))
         self._frame = lru_cache(maxsize=128)(lambda n: tuple(render(processor, n, style).split(QUERY_MARK)))
 
-    def prepare(self, image: Image) -> PreparedImage:
+    def prepare(self, image: Image, digest: str) -> PreparedImage:
         """Run the processor over one image, as if it were one of several.
+
+        Args:
+            image: RGB picture.
+            digest: Digest of its pixels.
 
         Raises:
             BackboneError: The processor does not say what stands for the image.
@@ -128,7 +131,7 @@ class PromptEncoder:
         tensors = {name: value for name, value in output.items() if name not in TEXT_INPUTS}
         inputs = self._family.first_image(tensors)
         ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return PreparedImage(image_digest(image), text, self._count(text), len(ids), inputs)
+        return PreparedImage(digest, text, self._count(text), len(ids), inputs)
 
     def encode(self, query: str, images: Sequence[PreparedImage]) -> EncodedPrompt:
         """Encode a prompt from prepared images: only text is tokenised.

@@ -54,6 +54,14 @@ def image_features(model: PreTrainedModel, inputs: Mapping[str, Any]) -> ImageFe
     return ImageFeatures(type(output), fields)
 
 
+def on_device(model: PreTrainedModel, tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """A processor's tensors where the model is, floating point ones in its type."""
+    return {
+        name: value.to(model.device, dtype=model.dtype if value.is_floating_point() else None)
+        for name, value in tensors.items()
+    }
+
+
 def merged(features: Sequence[ImageFeatures]) -> Any:
     """The output the vision tower would have given for all of these images at once."""
     first = features[0]

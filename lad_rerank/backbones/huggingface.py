@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +14,14 @@ from lad_rerank.backbones.base import BackboneIdentity, Request
 from lad_rerank.backbones.encoding import EncodedPrompt, PreparedImage, PromptEncoder
 from lad_rerank.backbones.families import family_of
 from lad_rerank.backbones.feature_store import FeatureStore
-from lad_rerank.backbones.features import ImageFeatures, image_features
+from lad_rerank.backbones.features import ImageFeatures
 from lad_rerank.backbones.identity import text_digest, weights_digest
 from lad_rerank.backbones.kept import KeptPrompt
 from lad_rerank.backbones.label_scoring import Tokens, label_log_probs, label_mass, needs_cache
 from lad_rerank.backbones.loading import load
 from lad_rerank.backbones.memory import BoundedMemory
 from lad_rerank.backbones.passes import Passes, PassResult
+from lad_rerank.backbones.pictures import Pictures
 from lad_rerank.backbones.traits import read_traits
 from lad_rerank.errors import PromptTooLongError
 from lad_rerank.images import image_digest
@@ -91,8 +92,6 @@ class HuggingFaceBackbone:
             processor, self._traits.image_token_id, labels, self._family, budget, spans == "delimited"
         )
         self._passes = Passes(model, self._traits, modules, self._family.marks_images)
-        self._features: BoundedMemory[str, ImageFeatures] = BoundedMemory(max_feature_bytes, lambda f: f.nbytes)
-        self._prepared: BoundedMemory[str, PreparedImage] = BoundedMemory(max_feature_bytes, lambda p: p.nbytes)
         self._kept: BoundedMemory[tuple[str, ...], KeptPrompt] = BoundedMemory(max_cache_bytes, lambda k: k.nbytes)
         self.uses_features = self._traits.encoder_outputs
         self.uses_prefix = self._traits.keeps_prefix
@@ -115,10 +114,11 @@ class HuggingFaceBackbone:
             self._identity.dtype,
             len(modules),
         )
-        self._store = None
+        store = None
         if feature_folder is not None:
             settings = f"{self._identity.weights} {budget} {self._identity.dtype}"
-            self._store = FeatureStore(Path(feature_folder), model, settings)
+            store = FeatureStore(Path(feature_folder), model, settings)
+        self._pictures = Pictures(model, self._prepare, max_feature_bytes, store)
         if verify:
             from lad_rerank.backbones.verify import verify_backbone
 
@@ -180,15 +180,20 @@ class HuggingFaceBackbone:
         """What the model's position bias depends on."""
         return self._identity
 
-    def encode(self, query: str, images: Sequence[Image]) -> EncodedPrompt:
+    def encode(self, query: str, images: Sequence[Image], digests: Sequence[str] = ()) -> EncodedPrompt:
         """Tokens of the prompt that shows the images in this order.
+
+        Args:
+            query: One line of text.
+            images: RGB pictures.
+            digests: Digests of their pixels, where they are known.
 
         Raises:
             PromptTooLongError: It does not fit the context window. Nothing is truncated.
             BackboneError: The processor did not do what it must.
         """
         if self.uses_features:
-            prompt = self._encoder.encode(query, [self._prepare(image) for image in images])
+            prompt = self._encoder.encode(query, self._prepared(images, digests))
         else:
             prompt = self._encoder.encode_plain(query, images)
             assert prompt.inputs is not None
@@ -205,7 +210,7 @@ class HuggingFaceBackbone:
         most = most_labels(self._identity.labels)
         if self._context is None or not self.uses_features or len(images) < 2:
             return most
-        longest = max((self._prepare(image) for image in images), key=lambda image: image.length)
+        longest = max(self._prepared(images), key=lambda image: image.length)
         two, three = (self._encoder.encode(query, [longest] * n).length for n in (2, 3))
         fitting: int = 2 + max(0, self._context - two) // (three - two)
         return min(most, fitting)
@@ -237,9 +242,12 @@ class HuggingFaceBackbone:
 
         observations: list[Observation | None] = [None] * len(requests)
         groups: dict[tuple[str, ...], list[tuple[int, EncodedPrompt]]] = {}
+        # Windows and shifts show the same picture objects again and again: each is hashed once.
+        distinct = {id(image): image for _, images in requests for image in images}
+        digest_of = {name: image_digest(image) for name, image in distinct.items()}
         for i, (query, images) in enumerate(requests):
-            key = tuple(image_digest(image) for image in images)
-            groups.setdefault(key, []).append((i, self.encode(query, images)))
+            key = tuple(digest_of[id(image)] for image in images)
+            groups.setdefault(key, []).append((i, self.encode(query, images, key)))
         with torch.inference_mode():
             kept = (
                 {key: found for key in groups if (found := self._kept.get(key)) is not None} if self.uses_prefix else {}
@@ -256,10 +264,7 @@ class HuggingFaceBackbone:
             for key, group in groups.items():
                 for batch in _batches(group, self._batch_size):
                     prompts = [prompt for _, prompt in batch]
-                    if key in kept:
-                        results = self._passes.behind(kept[key], prompts, reading=True)
-                    else:
-                        results = [result for prompt in prompts for result in self._whole([prompt])]
+                    results = self._behind(kept[key], prompts) if key in kept else _each(prompts, self._whole)
                     for (i, prompt), result in zip(batch, results, strict=True):
                         observations[i] = self._observation(prompt, result, kept.get(key) or result.kept)
         return [observation for observation in observations if observation is not None]
@@ -273,56 +278,40 @@ class HuggingFaceBackbone:
         best = np.argsort(-result.logits)[:count]
         return [str(self._encoder.tokenizer.decode([int(token)])) for token in best]
 
+    def features(self, prompt: EncodedPrompt) -> list[ImageFeatures]:
+        """Features of a prompt's images."""
+        return [self._pictures.features(image) for image in prompt.images]
+
     def forget(self) -> None:
-        """Let go of all features, keys and values that were kept."""
-        self._features.clear()
-        self._prepared.clear()
+        """Let go of all features, keys and values that are in memory."""
+        self._pictures.clear()
         self._kept.clear()
 
-    def _prepare(self, image: Image) -> PreparedImage:
-        digest = image_digest(image)
-        prepared = self._prepared.get(digest)
-        if prepared is None:
-            prepared = self._encoder.prepare(image)
-            self._family.check_pixels(self._processor, prepared.inputs, self._identity.max_pixels, 1)
-            self._prepared.put(digest, prepared)
+    def _prepared(self, images: Sequence[Image], digests: Sequence[str] = ()) -> list[PreparedImage]:
+        names = digests or [image_digest(image) for image in images]
+        return [self._pictures.prepared(image, name) for image, name in zip(images, names, strict=True)]
+
+    def _prepare(self, image: Image, digest: str) -> PreparedImage:
+        prepared = self._encoder.prepare(image, digest)
+        self._family.check_pixels(self._processor, prepared.inputs, self._identity.max_pixels, 1)
         return prepared
 
-    def _feature(self, image: PreparedImage) -> ImageFeatures:
-        found = self._features.get(image.digest)
-        if found is not None:
-            return found
-        if self._store is not None:
-            found = self._store.get(image.digest)
-        if found is None:
-            device, dtype = self._model.device, self._model.dtype
-            inputs = {
-                name: value.to(device, dtype=dtype if value.is_floating_point() else None)
-                for name, value in image.inputs.items()
-            }
-            found = image_features(self._model, inputs)
-            if self._store is not None:
-                self._store.put(image.digest, found)
-        self._features.put(image.digest, found)
-        return found
-
     def _whole(self, prompts: Sequence[EncodedPrompt]) -> list[PassResult]:
-        """Run whole prompts; halve a batch that does not fit the memory."""
-        import torch
+        """Run whole prompts, and keep what is worth keeping of them."""
 
-        features = [[self._feature(image) for image in p.images] for p in prompts] if self.uses_features else None
+        def run(some: Sequence[EncodedPrompt]) -> list[PassResult]:
+            features = [self.features(prompt) for prompt in some] if self.uses_features else None
+            return self._passes.whole(some, features, keeping=keeping)
+
         keeping = self._traits.keeps_prefix and (
             (self.uses_prefix and self._kept.max_bytes > 0)
             or any(needs_cache(p.answer.labels, p.answer.end) for p in prompts)
         )
-        try:
-            return self._passes.whole(prompts, features, keeping=keeping)
-        except torch.OutOfMemoryError:
-            if len(prompts) == 1:
-                raise
-            half = len(prompts) // 2
-            logger.warning("%d prompts do not fit the memory at once; going on with %d.", len(prompts), half)
-            return [*self._whole(prompts[:half]), *self._whole(prompts[half:])]
+        return _halving(prompts, run)
+
+    def _behind(self, kept: KeptPrompt, prompts: Sequence[EncodedPrompt]) -> list[PassResult]:
+        """Run what these prompts do not share with a kept one."""
+        return _halving(prompts, lambda some: self._passes.behind(kept, some, reading=True))
 
     def _observation(self, prompt: EncodedPrompt, result: PassResult, kept: KeptPrompt | None) -> Observation:
         """Make the record; labels of several tokens ask for a step on the kept keys and values."""
@@ -345,3 +334,25 @@ class HuggingFaceBackbone:
 
 def _batches(items: Sequence[Any], size: int) -> list[Sequence[Any]]:
     return [items[i : i + size] for i in range(0, len(items), size)]
+
+
+def _each(
+    prompts: Sequence[EncodedPrompt], run: Callable[[Sequence[EncodedPrompt]], list[PassResult]]
+) -> list[PassResult]:
+    return [result for prompt in prompts for result in run([prompt])]
+
+
+def _halving(
+    prompts: Sequence[EncodedPrompt], run: Callable[[Sequence[EncodedPrompt]], list[PassResult]]
+) -> list[PassResult]:
+    """Run a batch; halve it where it does not fit the memory, and say so."""
+    import torch
+
+    try:
+        return run(prompts)
+    except torch.OutOfMemoryError:
+        if len(prompts) == 1:
+            raise
+        half = len(prompts) // 2
+        logger.warning("%d prompts do not fit the memory at once; going on with %d.", len(prompts), half)
+        return [*_halving(prompts[:half], run), *_halving(prompts[half:], run)]

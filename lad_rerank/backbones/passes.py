@@ -10,8 +10,8 @@ import numpy as np
 
 from lad_rerank.backbones import attention_tap
 from lad_rerank.backbones.attention_tap import AttentionSink, ReadOut
-from lad_rerank.backbones.encoding import EncodedPrompt
-from lad_rerank.backbones.features import ImageFeatures, merged
+from lad_rerank.backbones.encoding import TEXT_INPUTS, EncodedPrompt
+from lad_rerank.backbones.features import ImageFeatures, merged, on_device
 from lad_rerank.backbones.kept import KeptPrompt, keep
 from lad_rerank.backbones.traits import Traits
 from lad_rerank.errors import BackboneError
@@ -236,11 +236,5 @@ class Passes:
 
     def _pixels(self, prompt: EncodedPrompt) -> dict[str, Any]:
         """The processor's tensors that are not per token."""
-        from lad_rerank.backbones.encoding import TEXT_INPUTS
-
         assert prompt.inputs is not None
-        return {
-            name: value.to(self._model.device, dtype=self._model.dtype if value.is_floating_point() else None)
-            for name, value in prompt.inputs.items()
-            if name not in TEXT_INPUTS
-        }
+        return on_device(self._model, {n: v for n, v in prompt.inputs.items() if n not in TEXT_INPUTS})

@@ -105,7 +105,7 @@ def _check_against_eager(
     try:
         model.set_attn_implementation({"text_config": "eager"})
         with torch.inference_mode():
-            features = [backbone._feature(image) for image in prompt.images] if backbone.uses_features else None
+            features = backbone.features(prompt) if backbone.uses_features else None
             maps = backbone._passes.attentions(prompt, features)
     except (ValueError, RuntimeError, TypeError, NameError) as error:
         logger.info("%s has no working eager attention to compare with: %s", backbone.name, error)

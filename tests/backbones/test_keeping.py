@@ -72,7 +72,7 @@ def test_bounds_of_zero_keep_nothing_and_change_nothing() -> None:
     for query in ("a mug", "another mug"):
         a, b = frugal.observe(query, images), lavish.observe(query, images)
         np.testing.assert_allclose(a.log_probs, b.log_probs, atol=1e-5)
-    assert len(frugal._features) == len(frugal._kept) == 0
+    assert len(frugal._pictures) == len(frugal._kept) == 0
     assert len(lavish._kept) == 1
 
 

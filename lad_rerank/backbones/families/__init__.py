@@ -10,7 +10,7 @@ from lad_rerank.backbones.families.paligemma import PaliGemma
 from lad_rerank.backbones.families.qwen_vl import QwenVL
 
 _BY_TYPE: dict[str, Family] = {
-    **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"), QwenVL()),
+    **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "llavaonevision1_5"), QwenVL()),
     **dict.fromkeys(("glm4v", "glm4v_moe", "glm46v"), QwenVL(frames=2)),
     # InternVL's and Aya's processor classes force tiling on over their image processor's own setting.
     **dict.fromkeys(("internvl", "aya_vision", "ovis2"), FixedSize({"crop_to_patches": False})),

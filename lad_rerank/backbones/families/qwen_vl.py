@@ -24,10 +24,7 @@ class QwenVL(Family):
         self._frames = frames
 
     def pixel_budget(self, processor: ProcessorMixin, wanted: int | None) -> PixelBudget:
-        """Bound the area through ``size``, which the image processor obeys at call time.
-
-        ``max_pixels`` is deprecated there and has been ignored in more than one release.
-        """
+        """Bound the area through ``size``, which the image processor of transformers 5 obeys at call time."""
         image_processor = processor.image_processor
         smallest, largest = int(image_processor.size["shortest_edge"]), int(image_processor.size["longest_edge"])
         budget = min(wanted or PAPER_PIXELS, largest // self._frames)
@@ -35,7 +32,12 @@ class QwenVL(Family):
         if budget < cell:
             raise BackboneError(f"max_pixels={wanted} is less than one visual token of {cell} pixels; raise it.")
         longest = budget * self._frames
-        return PixelBudget(budget, {"size": {"shortest_edge": min(smallest, longest), "longest_edge": longest}})
+        shortest = min(smallest, longest)
+        told: dict[str, Any] = {"size": {"shortest_edge": shortest, "longest_edge": longest}}
+        if getattr(image_processor, "max_pixels", None) is not None:
+            # Transformers 4 lets the checkpoint's own max_pixels win over any size that is given.
+            told |= {"min_pixels": shortest, "max_pixels": longest}
+        return PixelBudget(budget, told)
 
     def shrunk(self, image: Image, budget: int) -> Image:
         """The image as it is: the processor resizes it once."""
