@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from lad_rerank.backbones import attention_tap
 from lad_rerank.backbones.base import BackboneIdentity, Request
+from lad_rerank.backbones.batching import batches, each, halving
 from lad_rerank.backbones.encoding import EncodedPrompt, PreparedImage, PromptEncoder
 from lad_rerank.backbones.families import family_of
 from lad_rerank.backbones.feature_store import FeatureStore
@@ -153,17 +154,16 @@ class HuggingFaceBackbone:
             BackboneError: The model cannot be loaded or read.
         """
         loaded, processor = load(model, **loading)
-        return cls(
-            loaded,
-            processor,
-            name=name or str(model),
-            revision=loading.get("revision"),
-            labels=labels,
-            max_pixels=max_pixels,
-            spans=spans,
-            verify=verify,
-            **(keeping or {}),
-        )
+        settings: dict[str, Any] = {"labels": labels, "max_pixels": max_pixels, "spans": spans, "verify": verify}
+        settings |= {"name": name or str(model), "revision": loading.get("revision")} | dict(keeping or {})
+        try:
+            return cls(loaded, processor, **settings)
+        except RuntimeError as error:
+            # Nobody asked for Apple's GPU by name, and some models do not run on it: the CPU does.
+            if loaded.device.type != "mps" or loading.get("device") is not None:
+                raise
+            logger.warning("%s does not work on MPS and runs on the CPU instead: %s", name or model, error)
+            return cls(loaded.to("cpu"), processor, **settings)  # type: ignore[arg-type]  # torch types `to` loosely
 
     @property
     def name(self) -> str:
@@ -254,7 +254,7 @@ class HuggingFaceBackbone:
             )
             fresh = [(key, *group.pop(0)) for key, group in groups.items() if key not in kept]
             size = self._batch_size if self.uses_features else 1
-            for batch in _batches(fresh, size):
+            for batch in batches(fresh, size):
                 prompts = [prompt for _, _, prompt in batch]
                 for (key, i, prompt), result in zip(batch, self._whole(prompts), strict=True):
                     observations[i] = self._observation(prompt, result, result.kept)
@@ -262,10 +262,10 @@ class HuggingFaceBackbone:
                         kept[key] = result.kept
                         self._kept.put(key, result.kept)
             for key, group in groups.items():
-                for batch in _batches(group, self._batch_size):
-                    prompts = [prompt for _, prompt in batch]
-                    results = self._behind(kept[key], prompts) if key in kept else _each(prompts, self._whole)
-                    for (i, prompt), result in zip(batch, results, strict=True):
+                for others in batches(group, self._batch_size):
+                    prompts = [prompt for _, prompt in others]
+                    results = self._behind(kept[key], prompts) if key in kept else each(prompts, self._whole)
+                    for (i, prompt), result in zip(others, results, strict=True):
                         observations[i] = self._observation(prompt, result, kept.get(key) or result.kept)
         return [observation for observation in observations if observation is not None]
 
@@ -307,11 +307,11 @@ class HuggingFaceBackbone:
             (self.uses_prefix and self._kept.max_bytes > 0)
             or any(needs_cache(p.answer.labels, p.answer.end) for p in prompts)
         )
-        return _halving(prompts, run)
+        return halving(prompts, run)
 
     def _behind(self, kept: KeptPrompt, prompts: Sequence[EncodedPrompt]) -> list[PassResult]:
         """Run what these prompts do not share with a kept one."""
-        return _halving(prompts, lambda some: self._passes.behind(kept, some, reading=True))
+        return halving(prompts, lambda some: self._passes.behind(kept, some, reading=True))
 
     def _observation(self, prompt: EncodedPrompt, result: PassResult, kept: KeptPrompt | None) -> Observation:
         """Make the record; labels of several tokens ask for a step on the kept keys and values."""
@@ -330,29 +330,3 @@ class HuggingFaceBackbone:
             label_mass=label_mass(answer.labels, result.logits),
             prompt_tokens=prompt.length,
         )
-
-
-def _batches(items: Sequence[Any], size: int) -> list[Sequence[Any]]:
-    return [items[i : i + size] for i in range(0, len(items), size)]
-
-
-def _each(
-    prompts: Sequence[EncodedPrompt], run: Callable[[Sequence[EncodedPrompt]], list[PassResult]]
-) -> list[PassResult]:
-    return [result for prompt in prompts for result in run([prompt])]
-
-
-def _halving(
-    prompts: Sequence[EncodedPrompt], run: Callable[[Sequence[EncodedPrompt]], list[PassResult]]
-) -> list[PassResult]:
-    """Run a batch; halve it where it does not fit the memory, and say so."""
-    import torch
-
-    try:
-        return run(prompts)
-    except torch.OutOfMemoryError:
-        if len(prompts) == 1:
-            raise
-        half = len(prompts) // 2
-        logger.warning("%d prompts do not fit the memory at once; going on with %d.", len(prompts), half)
-        return [*_halving(prompts[:half], run), *_halving(prompts[half:], run)]

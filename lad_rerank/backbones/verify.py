@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 QUERIES = ("a red square", "a photo of something blue, seen from far away")
-TOLERANCE = {"float32": 1e-3, "float16": 2e-2, "bfloat16": 5e-2}
-"""Largest difference in nats or in attention that rounding explains."""
+TOLERANCE = {"float32": 1e-3, "float16": 5e-2, "bfloat16": 0.25}
+"""Largest difference, in nats or in attention, that rounding in all layers before explains. What is read
+wrongly is off by more: two rows of attention hardly ever agree to a quarter."""
 LOW_LABEL_MASS = 0.05
 
 
@@ -38,7 +39,7 @@ def verify_backbone(backbone: HuggingFaceBackbone) -> None:
         BackboneError: The model does not tell three different pictures apart at all.
     """
     images = _pictures()
-    tolerance = TOLERANCE.get(backbone.identity.dtype, 5e-2)
+    tolerance = TOLERANCE.get(backbone.identity.dtype, 0.25)
     backbone.uses_prefix, prefix = False, backbone.uses_prefix
     backbone.uses_features, features = False, backbone.uses_features
     try:
