@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from lad_rerank import LADReranker
 from lad_rerank.backbones.attention_tap import TAP_NAME
 from lad_rerank.backbones.huggingface import HuggingFaceBackbone
 from lad_rerank.backbones.label_scoring import label_log_probs
+from lad_rerank.calibration.store import CalibrationStore
 from lad_rerank.errors import BackboneError
 from lad_rerank.records import Observation
 from tests.backbones.tiny import FAMILIES, REFUSED, build
@@ -132,6 +136,19 @@ def test_a_large_photo_stays_within_the_budget(backbone: HuggingFaceBackbone) ->
     spans = backbone.encode("a mug", [photo, small]).spans
     # 336 x 336 in cells of 28 pixels is 144 tokens; untiled, a 1200 x 900 photo takes no more anywhere.
     assert len(spans[0]) <= 144
+
+
+def test_the_whole_rerank_runs(backbone: HuggingFaceBackbone, tmp_path: Path) -> None:
+    images = pictures(4)
+    reranker = LADReranker(backbone, store=CalibrationStore([tmp_path], tmp_path))
+    samples = [{"query": q, "images": images[i:] + images[:i], "target": i} for i, q in enumerate(QUERIES)]
+    reranker.calibrate(samples, candidate_counts=[3, 4])
+    ranking = reranker.rerank("a red mug", images)
+    assert sorted(hit.index for hit in ranking) == [0, 1, 2, 3]
+    assert sum(hit.score for hit in ranking) == pytest.approx(1)
+    turned = reranker.rerank("a red mug", images[::-1])
+    assert [hit.index for hit in turned] == [3 - hit.index for hit in ranking]
+    assert len(reranker.rerank("a red mug", pictures(5)[1:], top_n=2)) == 2
 
 
 @pytest.mark.parametrize("family", REFUSED)
