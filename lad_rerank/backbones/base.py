@@ -95,5 +95,5 @@ class Backbone(Protocol):
         ...
 
     def capacity(self, query: str, images: Sequence[Image]) -> int:
-        """How many of these images one prompt holds: what the context window and the labels allow."""
+        """How many of these images one prompt holds, all of them at most: what context and labels allow."""
         ...

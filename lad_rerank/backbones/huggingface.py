@@ -206,14 +206,18 @@ class HuggingFaceBackbone:
         return prompt
 
     def capacity(self, query: str, images: Sequence[Image]) -> int:
-        """How many of these images one prompt holds: what the context window and the labels allow."""
+        """How many of these images one prompt holds, all of them at most: what context and labels allow."""
         most = most_labels(self._identity.labels)
         if self._context is None or not self.uses_features or len(images) < 2:
-            return most
-        longest = max(self._prepared(images), key=lambda image: image.length)
+            return min(most, len(images))
+        prepared = self._prepared(images)
+        # A character is at most four tokens, and no question takes a thousand: mostly there is room to spare.
+        if sum(image.length + 8 for image in prepared) + 4 * len(query) + 1024 <= self._context:
+            return min(most, len(images))
+        longest = max(prepared, key=lambda image: image.length)
         two, three = (self._encoder.encode(query, [longest] * n).length for n in (2, 3))
         fitting: int = 2 + max(0, self._context - two) // (three - two)
-        return min(most, fitting)
+        return min(most, fitting, len(images))
 
     def observe(self, query: str, images: Sequence[Image]) -> Observation:
         """Show the images in this order and ask for the query, in one forward pass.

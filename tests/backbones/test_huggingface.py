@@ -189,6 +189,17 @@ def test_nothing_is_truncated(backbone: HuggingFaceBackbone) -> None:
         backbone.encode("mug " * window, images)
 
 
+def test_capacity_is_what_the_context_holds(backbone: HuggingFaceBackbone, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, images, _ = shop_set(12, seed=1)
+    assert backbone.capacity("a mug", images) == 12
+    monkeypatch.setattr(backbone, "_context", 260)
+    fitting = backbone.capacity("a mug", images)
+    assert 2 < fitting < 12
+    backbone.encode("a mug", images[:fitting])
+    with pytest.raises(PromptTooLongError):
+        backbone.encode("a mug", images[: fitting + 1])
+
+
 def test_max_pixels_is_obeyed() -> None:
     _, images, _ = shop_set(2, seed=1)
     photo = Image.new("RGB", (1200, 900), "grey")
