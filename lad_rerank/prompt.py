@@ -11,6 +11,9 @@ from lad_rerank.errors import InvalidRequestError
 
 LabelStyle: TypeAlias = Literal["digits", "letters", "lower", "roman", "words", "auto"]
 
+SpanStyle: TypeAlias = Literal["visual", "delimited"]
+"""Which tokens count as a candidate's own: its visual tokens, or the marks around them too."""
+
 PROMPT_VERSION = "lad-paper-1"
 """Names the wording below; part of a calibration's fingerprint."""
 

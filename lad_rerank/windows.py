@@ -63,9 +63,9 @@ def rounds(candidates: Sequence[int], window: int, top_n: int | None = None) -> 
     # A window of one has nothing to compare: its candidate goes on.
     answers = iter((yield [group for group in groups if len(group) > 1]))
     scored = [next(answers) if len(group) > 1 else np.zeros(1) for group in groups]
-    # At least one of each window goes on, and of a window of several never all.
+    # At least one of each window goes on, and never more in all than a pass takes: fewer than there were.
     going_on = min(max(1, window // len(groups)), max(top_n or 1, 1))
-    best = [np.argsort(-s, kind="stable")[: min(going_on, max(len(s) - 1, 1))] for s in scored]
+    best = [np.argsort(-s, kind="stable")[:going_on] for s in scored]
     finalists = [group[i] for group, chosen in zip(groups, best, strict=True) for i in chosen]
     final = dict(zip(finalists, (yield from rounds(finalists, window, top_n)), strict=True))
     joined: list[float] = []

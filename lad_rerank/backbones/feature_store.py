@@ -50,14 +50,18 @@ class FeatureStore:
         return ImageFeatures(kind, fields)
 
     def put(self, digest: str, features: ImageFeatures) -> None:
-        """Write features; the file appears whole or not at all."""
+        """Write features; the file appears whole or not at all. A disk that is full is no reason to stop."""
+        from safetensors import SafetensorError
         from safetensors.torch import save_file
 
         tensors: dict[str, torch.Tensor] = {}
         layout = {name: _layout(value, name, tensors) for name, value in features.fields.items()}
         metadata = {"kind": features.kind.__name__, "layout": json.dumps(layout)}
-        with replacing(self._path(digest)) as temporary:
-            save_file({name: t.contiguous().cpu() for name, t in tensors.items()}, temporary, metadata)
+        try:
+            with replacing(self._path(digest)) as temporary:
+                save_file({name: t.contiguous().cpu() for name, t in tensors.items()}, temporary, metadata)
+        except (OSError, SafetensorError) as error:
+            logger.warning("Features cannot be kept in %s: %s", self.folder, error)
 
     def _path(self, digest: str) -> Path:
         return self.folder / f"{digest}.safetensors"

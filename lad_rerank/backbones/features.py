@@ -30,6 +30,11 @@ class ImageFeatures:
     fields: Mapping[str, Any]
 
     @property
+    def tokens(self) -> int:
+        """Visual tokens they are for."""
+        return sum(t.numel() // t.shape[-1] for t in _tensors(self.fields["pooler_output"]))
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all tensors."""
         return sum(t.nbytes for t in _tensors(list(self.fields.values())))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
@@ -24,9 +24,9 @@ from lad_rerank.backbones.memory import BoundedMemory
 from lad_rerank.backbones.passes import Passes, PassResult
 from lad_rerank.backbones.pictures import Pictures
 from lad_rerank.backbones.traits import read_traits
-from lad_rerank.errors import PromptTooLongError
+from lad_rerank.errors import InvalidRequestError, PromptTooLongError
 from lad_rerank.images import image_digest
-from lad_rerank.prompt import PROMPT_VERSION, LabelStyle, most_labels
+from lad_rerank.prompt import PROMPT_VERSION, LabelStyle, SpanStyle, candidate_labels, most_labels
 from lad_rerank.records import FloatArray, Observation
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ class HuggingFaceBackbone:
     candidate lists. Neither changes what comes out, and threads may share a backbone.
 
     Args:
-        model: A ``PreTrainedModel`` in evaluation mode. Its decoder is switched to the attention tap.
+        model: A ``PreTrainedModel`` in evaluation mode. Its decoder is switched to the attention tap, and the
+            check at load switches it back and forth: make a backbone before other threads use its model.
         processor: The processor that belongs to it.
         name: What to call it.
         revision: Hub revision, for the record.
@@ -59,6 +60,7 @@ class HuggingFaceBackbone:
         batch_size: Prompts in one forward pass at most.
 
     Raises:
+        InvalidRequestError: Unknown labels or spans, or a number below one.
         BackboneError: A model that cannot be read, or settings it cannot obey.
     """
 
@@ -71,13 +73,20 @@ class HuggingFaceBackbone:
         revision: str | None = None,
         labels: LabelStyle = "digits",
         max_pixels: int | None = None,
-        spans: str = "visual",
+        spans: SpanStyle = "visual",
         verify: bool = True,
         max_feature_bytes: int = 256 * MEBIBYTE,
         feature_folder: str | Path | None = None,
         max_cache_bytes: int = 256 * MEBIBYTE,
         batch_size: int = 8,
     ) -> None:
+        if spans not in get_args(SpanStyle):
+            raise InvalidRequestError(f"Unknown spans {spans!r}; choose one of {', '.join(get_args(SpanStyle))}.")
+        if max_pixels is not None and max_pixels < 1:
+            raise InvalidRequestError(f"max_pixels must be at least 1, got {max_pixels}.")
+        if batch_size < 1:
+            raise InvalidRequestError(f"batch_size must be at least 1, got {batch_size}.")
+        candidate_labels(1, labels)
         self._model = model
         self._processor = processor
         self._name = name
@@ -92,7 +101,7 @@ class HuggingFaceBackbone:
         self._encoder = PromptEncoder(
             processor, self._traits.image_token_id, labels, self._family, budget, spans == "delimited"
         )
-        self._passes = Passes(model, self._traits, modules, self._family.marks_images)
+        self._passes = Passes(model, self._traits, modules, self._family)
         self._kept: BoundedMemory[tuple[str, ...], KeptPrompt] = BoundedMemory(max_cache_bytes, lambda k: k.nbytes)
         self.uses_features = self._traits.encoder_outputs
         self.uses_prefix = self._traits.keeps_prefix
@@ -133,7 +142,7 @@ class HuggingFaceBackbone:
         name: str | None = None,
         labels: LabelStyle = "digits",
         max_pixels: int | None = None,
-        spans: str = "visual",
+        spans: SpanStyle = "visual",
         verify: bool = True,
         keeping: Mapping[str, Any] | None = None,
         **loading: Any,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lad_rerank.errors import BackboneError
+from lad_rerank.errors import BackboneError, InvalidRequestError
 
 if TYPE_CHECKING:
     import torch
@@ -43,15 +43,21 @@ def load(
         **model_kwargs: Passed to ``from_pretrained`` of the model, such as ``quantization_config``.
 
     Raises:
+        InvalidRequestError: Unknown device or dtype.
         BackboneError: The model cannot be loaded, or only by running code that the caller has not allowed.
     """
     import torch
     import transformers
     from transformers import AutoProcessor
 
-    device = device or default_device()
+    try:
+        place = torch.device(device or default_device())
+    except RuntimeError as error:
+        raise InvalidRequestError(f"device={device!r} is no device torch knows; say 'cpu' or 'cuda'.") from error
     if dtype is None:
-        dtype = torch.bfloat16 if torch.device(device).type == "cuda" else torch.float32
+        dtype = torch.bfloat16 if place.type == "cuda" else torch.float32
+    elif isinstance(dtype, str) and dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
+        raise InvalidRequestError(f"dtype={dtype!r} is no type torch knows; say 'float32' or 'bfloat16'.")
     hub = {"revision": revision, "trust_remote_code": trust_remote_code}
     try:
         auto_class = _auto_class(model, revision, trust_remote_code)
@@ -70,7 +76,10 @@ def load(
         ) from error
     # Quantised models and those with a device map are where they belong already.
     if device_map is None and getattr(loaded, "quantization_method", None) is None:
-        loaded = loaded.to(device)
+        try:
+            loaded = loaded.to(place)
+        except (RuntimeError, AssertionError) as error:
+            raise BackboneError(f"Cannot put the model {str(model)!r} on {place}: {error}") from error
     return loaded.eval(), processor
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from lad_rerank.backbones import attention_tap
 from lad_rerank.backbones.attention_tap import AttentionSink, ReadOut
 from lad_rerank.backbones.encoding import TEXT_INPUTS, EncodedPrompt
+from lad_rerank.backbones.families.base import Family
 from lad_rerank.backbones.features import ImageFeatures, merged, on_device
 from lad_rerank.backbones.kept import KeptPrompt, keep
 from lad_rerank.backbones.traits import Traits
@@ -44,13 +45,13 @@ class Passes:
         model: The multimodal model, its decoder switched to the attention tap.
         traits: What it can do.
         modules: Attention modules that are read, by layer.
-        marks_images: See :class:`lad_rerank.backbones.families.base.Family`.
+        family: What its family marks and where its positions begin.
     """
 
     def __init__(
-        self, model: PreTrainedModel, traits: Traits, modules: Mapping[int, torch.nn.Module], marks_images: bool = True
+        self, model: PreTrainedModel, traits: Traits, modules: Mapping[int, torch.nn.Module], family: Family
     ) -> None:
-        self._marks_images = marks_images
+        self._family = family
         self._model: Any = model
         self._traits = traits
         self._layers = tuple(modules)
@@ -134,6 +135,7 @@ class Passes:
             inputs["position_ids"] = torch.cat(rows, dim=1)
         elif any(starts):
             inputs["position_ids"] = (inputs["attention_mask"].cumsum(dim=1) - 1).clamp(min=0)
+            inputs["position_ids"] += self._family.first_position
         if features is not None:
             inputs["mm_encoder_outputs"] = {"image": merged([f for own in features for f in own])}
         else:
@@ -206,7 +208,7 @@ class Passes:
         """Which tokens belong to images."""
         import torch
 
-        if not self._marks_images:
+        if not self._family.marks_images:
             return torch.zeros_like(ids)
         return torch.isin(ids, torch.tensor(self._traits.marked_ids, device=ids.device))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,8 @@ from lad_rerank.backbones.memory import BoundedMemory
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+logger = logging.getLogger(__name__)
 
 
 class Pictures:
@@ -48,6 +51,9 @@ class Pictures:
             return found
         if self._store is not None:
             found = self._store.get(image.digest)
+        if found is not None and found.tokens != image.tokens:
+            logger.warning("Stored features of %d tokens do not fit a picture of %d.", found.tokens, image.tokens)
+            found = None
         if found is None:
             found = image_features(self._model, on_device(self._model, image.inputs))
             if self._store is not None:

@@ -164,7 +164,7 @@ def read_calibration(path: Path) -> Calibration:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise CalibrationFileError(f"Cannot read the calibration {path}: {error.strerror or error}.") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CalibrationFileError(f"The calibration {path} is no JSON: {error}.") from error
     version = data.get("schema_version") if isinstance(data, dict) else None
     if version != SCHEMA_VERSION:

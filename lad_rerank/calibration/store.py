@@ -61,43 +61,80 @@ class CalibrationStore:
         self.folders = tuple(folders if folders is not None else default)
 
     def find(self, identity: BackboneIdentity) -> Calibration | None:
-        """The calibration made for this identity, from the first folder that holds one."""
-        for folder in self.folders:
-            if path := self._file(folder, identity):
+        """What all folders know of this identity; for each number of candidates the first folder counts.
+
+        Raises:
+            CalibrationFileError: The only file of this identity cannot be read.
+            CalibrationMismatchError: A file was renamed by hand to an identity that is not its own.
+        """
+        found: Calibration | None = None
+        unreadable: CalibrationFileError | None = None
+        for folder in reversed(self.folders):
+            path = self._file(folder, identity)
+            if path is None:
+                continue
+            try:
                 calibration = read_calibration(path)
-                calibration.check(identity, str(path))
-                logger.info("Calibration %s covers %s candidates.", path, calibration.covers)
-                return calibration
-        return None
+            except CalibrationFileError as error:
+                logger.warning("%s", error)
+                unreadable = error
+                continue
+            calibration.check(identity, str(path))
+            logger.info("Calibration %s covers %s candidates.", path, calibration.covers)
+            found = calibration if found is None else found.merged(calibration)
+        if found is None and unreadable is not None:
+            raise unreadable
+        return found
 
     def missing(self, identity: BackboneIdentity, model: str, n: int) -> CalibrationMissingError:
         """An error that says how to make the calibration, and which one was nearly right."""
         near = ""
         for path, other in self._others(identity, model):
-            differing = describe(other.identity.differences(identity))
-            near = f" The calibration {path} is of this model, but differs in {differing}."
+            if differing := other.identity.differences(identity):
+                near = f" The calibration {path} is of this model, but differs in {describe(differing)}."
+            else:
+                near = f" The calibration {path} covers {other.covers} candidates."
             break
-        labels = "" if identity.labels == "digits" else f" --labels {identity.labels}"
         return CalibrationMissingError(
-            f"There is no calibration of {model} for {n} candidates.{near} Make one with: "
-            f"lad-rerank calibrate --model {shlex.quote(model)}{labels} --samples FILE.jsonl "
-            f"--candidates 2-{max(n, 8)} (or LADReranker.calibrate(samples)). method='vanilla' needs none."
+            f"There is no calibration of {model} for {n} candidates.{near} Make one with: lad-rerank calibrate "
+            f"--model {shlex.quote(model)} --labels {identity.labels} --max-pixels {identity.max_pixels} "
+            f"--spans {identity.spans} --dtype {identity.dtype} --candidates 2-{max(n, 8)} --samples FILE.jsonl "
+            "(or LADReranker.calibrate(samples)). method='vanilla' needs none."
         )
 
     def save(self, calibration: Calibration) -> Path:
         """Write a calibration; numbers of candidates already in its file there are kept.
 
-        The file appears whole or not at all.
+        The file appears whole or not at all, and processes that save at once wait for one another. A file
+        there that cannot be read is replaced.
 
         Returns:
             Path of the file.
+
+        Raises:
+            CalibrationFileError: The folder cannot be written.
         """
+        from filelock import FileLock
+
+        try:
+            self.save_to.mkdir(parents=True, exist_ok=True)
+            with FileLock(self.save_to / ".lock"):
+                return self._write(calibration)
+        except OSError as error:
+            raise CalibrationFileError(f"Cannot write a calibration to {self.save_to}: {error}.") from error
+
+    def _write(self, calibration: Calibration) -> Path:
         path = self._file(self.save_to, calibration.identity)
-        if path is not None:
-            calibration = read_calibration(path).merged(calibration)
-        else:
+        if path is None:
             slug = re.sub(r"[^A-Za-z0-9._-]+", "-", calibration.provenance.model).strip("-.")[-60:] or "model"
             path = self.save_to / f"{slug}-{identity_digest(calibration.identity)}.json"
+        else:
+            try:
+                calibration = read_calibration(path).merged(calibration)
+            except CalibrationFileError as error:
+                logger.warning("%s It is replaced.", error)
+        # A link stays a link: what it points to is written.
+        path = path.resolve()
         with replacing(path) as temporary:
             temporary.write_text(calibration.to_json(), encoding="utf-8")
         logger.info("Calibration written to %s.", path)

@@ -108,6 +108,24 @@ def test_batches_of_unequal_prompts(backbone: HuggingFaceBackbone) -> None:
         assert_same(seen, plain(backbone, query, shown))
 
 
+def test_labels_of_several_tokens_in_a_padded_batch(backbone: HuggingFaceBackbone) -> None:
+    images = pictures(12)
+    requests = [(QUERIES[0], images[:10]), (QUERIES[1], images[:12]), (QUERIES[2], images[1:12])]
+    backbone.forget()
+    together = backbone.observe_many(requests)
+    for request, seen in zip(requests, together, strict=True):
+        backbone.forget()
+        alone = backbone.observe(*request)
+        np.testing.assert_allclose(seen.log_probs, alone.log_probs, atol=1e-5)
+
+
+def test_a_tiny_picture_among_others(backbone: HuggingFaceBackbone) -> None:
+    tiny = [Image.new("RGB", size, "red") for size in ((1, 1), (20, 20), (28, 3))]
+    seen = backbone.observe("a mug", [pictures(1)[0], *tiny])
+    assert np.isfinite(seen.log_probs).all()
+    assert_same(seen, plain(backbone, "a mug", [pictures(1)[0], *tiny]))
+
+
 def test_pixels_instead_of_features(backbone: HuggingFaceBackbone) -> None:
     images = pictures(3)
     backbone.forget()

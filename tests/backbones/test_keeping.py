@@ -119,6 +119,17 @@ def test_a_damaged_feature_file_is_made_again(tmp_path: Path) -> None:
     np.testing.assert_allclose(again.log_probs, seen.log_probs, atol=1e-6)
 
 
+def test_a_folder_that_cannot_be_written_is_said_and_no_reason_to_stop(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    reader = backbone(feature_folder=tmp_path / "file")
+    assert reader.uses_features == reader._traits.encoder_outputs
+    assert np.isfinite(reader.observe("a mug", pictures(2)).log_probs).all()
+    if reader.uses_features:
+        assert "cannot be kept" in caplog.text
+
+
 def test_other_settings_have_other_features(tmp_path: Path) -> None:
     for max_pixels in (None, 64 * 64):
         reader = backbone(feature_folder=tmp_path, max_pixels=max_pixels)

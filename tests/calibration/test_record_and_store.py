@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,7 +57,7 @@ def test_saving_again_keeps_other_numbers_of_candidates(tmp_path: Path) -> None:
     store = CalibrationStore([tmp_path], tmp_path)
     store.save(calibration(2, 3, seed=0))
     path = store.save(calibration(3, 4, seed=1))
-    assert len(list(tmp_path.iterdir())) == 1
+    assert len(list(tmp_path.glob("*.json"))) == 1
     found = read_calibration(path)
     assert found.covers == (2, 3, 4)
     assert found.counts[2] == count(2, 0)
@@ -136,10 +138,51 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full_disk)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(CalibrationFileError, match="No space"):
         store.save(calibration(3))
     assert path.read_text() == before
-    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+    assert [p.name for p in tmp_path.glob("*.*") if not p.name.endswith(".lock")] == [path.name]
+
+
+def test_folders_complement_one_another(tmp_path: Path) -> None:
+    shipped, own = tmp_path / "shipped", tmp_path / "own"
+    CalibrationStore([shipped], shipped).save(calibration(2, 3, 8, seed=0))
+    store = CalibrationStore([own, shipped], own)
+    store.save(calibration(8, seed=1))
+    found = store.find(IDENTITY)
+    assert found is not None
+    assert found.covers == (2, 3, 8)
+    assert found.counts[8] == count(8, 1)
+    assert found.counts[3] == count(3, 0)
+    assert "covers (8,) candidates" in str(store.missing(IDENTITY, "org/Some Model", 5))
+
+
+def test_a_file_that_cannot_be_read_is_named_and_replaced(tmp_path: Path) -> None:
+    store = CalibrationStore([tmp_path], tmp_path)
+    path = store.save(calibration(2))
+    for damage in ('{"schema_version": 0}', "", "[" * 200_000):
+        path.write_text(damage)
+        with pytest.raises(CalibrationFileError):
+            store.find(IDENTITY)
+        assert store.save(calibration(3)) == path
+        assert read_calibration(path).covers == (3,)
+
+
+def test_processes_that_save_at_once_lose_nothing(tmp_path: Path) -> None:
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1]);"
+        "from pathlib import Path; from tests.calibration.test_record_and_store import calibration;"
+        "from lad_rerank.calibration.store import CalibrationStore; folder = Path(sys.argv[2]);"
+        "[CalibrationStore([folder], folder).save(calibration(n)) for n in map(int, sys.argv[3:])]"
+    )
+    root = str(Path(__file__).parents[2])
+    workers = [
+        subprocess.Popen([sys.executable, "-c", program, root, str(tmp_path), *map(str, counts)])
+        for counts in (range(2, 6), range(6, 10))
+    ]
+    assert [worker.wait() for worker in workers] == [0, 0]
+    (path,) = tmp_path.glob("*.json")
+    assert read_calibration(path).covers == tuple(range(2, 10))
 
 
 def test_home_variable_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,9 +51,11 @@ class Family:
     Attributes:
         alone: How many copies of an image to process together so that it is treated as one of several.
         marks_images: Whether per-token type inputs mark image tokens with a 1.
+        first_position: Position id of a prompt's first token.
     """
 
     alone: int = 1
+    first_position: int = 0
     marks_images: bool = True
 
     def added(self, processor: ProcessorMixin) -> Added:

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from transformers import ProcessorMixin
 
 
+SMALLEST_SIDE = 28
+"""Side of one visual token in pixels: patches of 14, two by two merged."""
+
+
 class Mistral3(Family):
     """The processor bounds each side; a square of that side is the budget."""
 
@@ -23,8 +27,14 @@ class Mistral3(Family):
         return PixelBudget(edge**2, {"size": {"longest_edge": edge}})
 
     def shrunk(self, image: Image, budget: int) -> Image:
-        """The image as it is: the processor resizes it once."""
-        return image
+        """The image as it is, since the processor resizes it; only one that would be a single token is enlarged.
+
+        The model cannot make features of a lone token.
+        """
+        longer = max(image.size)
+        if longer > SMALLEST_SIDE:
+            return image
+        return image.resize([max(1, side * 2 * SMALLEST_SIDE // longer) for side in image.size])
 
     def check_pixels(self, processor: ProcessorMixin, inputs: Mapping[str, Any], budget: int, images: int) -> None:
         """Read the area off the sizes; sides are rounded up to whole patches."""

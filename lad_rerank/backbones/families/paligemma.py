@@ -14,6 +14,7 @@ class PaliGemma(FixedSize):
     """One size, and a prompt all of whose tokens see each other: its type inputs mark the answer, not images."""
 
     marks_images = False
+    first_position = 1
 
     def __init__(self) -> None:
         super().__init__({})
