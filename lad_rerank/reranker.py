@@ -16,9 +16,9 @@ from lad_rerank.calibration.store import CalibrationStore
 from lad_rerank.candidates import OpenedCandidate, canonical_order, open_candidates
 from lad_rerank.debias.bias import PositionBias
 from lad_rerank.debias.scoring import ScoringSettings, get_scorer
-from lad_rerank.errors import InvalidRequestError
+from lad_rerank.errors import CalibrationFileError, InvalidRequestError
 from lad_rerank.images import ImageLimits
-from lad_rerank.prompt import LabelStyle, clean_query
+from lad_rerank.prompt import LabelStyle, SpanStyle, clean_query
 from lad_rerank.records import Candidate, ImageSource, Ranking
 from lad_rerank.tasks import RankingTask, play
 
@@ -103,7 +103,7 @@ class LADReranker:
         trust_remote_code: bool = False,
         labels: LabelStyle = "digits",
         max_pixels: int | None = None,
-        spans: str = "visual",
+        spans: SpanStyle = "visual",
         verify: bool = True,
         keeping: Mapping[str, Any] | None = None,
         model_kwargs: Mapping[str, Any] | None = None,
@@ -133,7 +133,7 @@ class LADReranker:
 
         Raises:
             BackboneError: The model cannot be loaded or read.
-            InvalidRequestError: Unknown method.
+            InvalidRequestError: Unknown method, labels or spans, or a number below one.
         """
         from lad_rerank.backbones.huggingface import HuggingFaceBackbone
 
@@ -171,7 +171,9 @@ class LADReranker:
     def calibration(self) -> Calibration | None:
         """The calibration in use: the one given, or the one the store holds for this backbone."""
         if self._calibration is None:
-            self._calibration = self.store.find(self.backbone.identity)
+            found = self.store.find(self.backbone.identity)
+            # Another thread may have calibrated meanwhile.
+            self._calibration = self._calibration or found
         return self._calibration
 
     def calibrate(
@@ -198,14 +200,20 @@ class LADReranker:
         Raises:
             CalibrationSampleError: A sample is unusable; the message says which and why.
         """
+        try:
+            known = self.calibration
+        except CalibrationFileError as error:
+            logger.warning("%s It is made anew.", error)
+            known = None
         made = make_calibration(
             self.backbone,
             samples,
             candidate_counts=candidate_counts,
             allow_urls=self.allow_urls,
+            limits=self.limits,
             progress=progress,
         )
-        known = self.calibration
+        known = self._calibration or known
         self._calibration = known.merged(made) if known is not None else made
         if save:
             self.store.save(made)
@@ -273,10 +281,14 @@ class LADReranker:
             InvalidRequestError: Not as many lists as queries; or see :meth:`rerank`, which also tells of
                 the other errors. One bad query fails the call before any pass is made.
         """
-        if isinstance(queries, str) or len(queries) != len(candidates):
+        if isinstance(queries, str) or not all(isinstance(x, Sequence) for x in (queries, candidates)):
+            raise InvalidRequestError("rerank_many takes a list of queries and a list of lists of candidates.")
+        if len(queries) != len(candidates):
             raise InvalidRequestError(
                 f"rerank_many takes one list of candidates for each query; got {len(queries)} and {len(candidates)}."
             )
+        if window is not None and (isinstance(window, bool) or not isinstance(window, int) or window < 2):
+            raise InvalidRequestError(f"window must be a whole number of at least 2, or None; got {window!r}.")
         if top_n is not None and (isinstance(top_n, bool) or not isinstance(top_n, int) or top_n < 1):
             raise InvalidRequestError(f"top_n must be a whole number of at least 1, or None for all; got {top_n!r}.")
         method = method or self.method

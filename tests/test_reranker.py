@@ -155,6 +155,37 @@ def test_bad_requests_are_named(reranker: LADReranker) -> None:
         LADReranker.from_pretrained("bundled", method="best")
 
 
+def test_settings_are_checked_with_a_sentence(reranker: LADReranker) -> None:
+    load = LADReranker.from_pretrained
+    for settings, says in (
+        ({"spans": "all"}, "Unknown spans 'all'"),
+        ({"labels": "greek"}, "Unknown label style"),
+        ({"max_pixels": 0}, "max_pixels must be at least 1"),
+        ({"keeping": {"batch_size": 0}}, "batch_size must be at least 1"),
+        ({"dtype": "float99"}, "dtype='float99'"),
+        ({"device": "abacus"}, "device='abacus'"),
+    ):
+        with pytest.raises(InvalidRequestError, match=says):
+            load("bundled", **{"device": "cpu", **settings})  # type: ignore[arg-type]  # wrong on purpose
+    _, images, _ = shop_set(3, seed=1)
+    for window in (0, 1, 2.5, "3", True):
+        with pytest.raises(InvalidRequestError, match="window must be"):
+            reranker.rerank("a mug", images, window=window)  # type: ignore[arg-type]  # wrong on purpose
+    with pytest.raises(InvalidRequestError, match="a list of queries"):
+        reranker.rerank_many(None, None)  # type: ignore[arg-type]  # wrong on purpose
+
+
+def test_a_smaller_calibration_does_not_hide_the_shipped_one(tmp_path: Path) -> None:
+    store = CalibrationStore([tmp_path, bundled.calibration_folder()], tmp_path)
+    samples = [{"query": q, "images": i, "target": t} for q, i, t in (shop_set(3, seed=800 + s) for s in range(3))]
+    LADReranker.from_pretrained("bundled", device="cpu", store=store).calibrate(samples, candidate_counts=[3])
+    fresh = LADReranker.from_pretrained("bundled", device="cpu", store=store)
+    assert fresh.calibration is not None
+    assert fresh.calibration.covers == tuple(range(2, 13))
+    assert fresh.calibration.counts[3].samples == 3
+    assert fresh.calibration.counts[4].samples == 5
+
+
 def test_no_calibration_names_the_command(reranker: LADReranker, tmp_path: Path) -> None:
     bare = LADReranker(reranker.backbone, store=CalibrationStore([tmp_path], tmp_path))
     query, images, _ = shop_set(7, seed=8)

@@ -21,6 +21,9 @@ TEXT_INPUTS = frozenset(
     {"input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids", "text_replacement_offsets"}
 )
 
+SMALLEST_SIDE = 28
+"""One visual token of Qwen2.5-VL: nothing is to be seen in less."""
+
 
 @dataclass(frozen=True)
 class PreparedImage:
@@ -174,7 +177,7 @@ class PromptEncoder:
         output = dict(
             self.processor(
                 text=[text],
-                images=[[self._family.shrunk(image, self._budget.pixels) for image in images]],
+                images=[[self._family.shrunk(_grown(image), self._budget.pixels) for image in images]],
                 images_kwargs=dict(self._budget.images_kwargs),
                 add_special_tokens=self._adds_bos(text),
                 truncation=False,
@@ -244,6 +247,18 @@ class PromptEncoder:
         positions = _query_positions(self.tokenizer, ids, before, query, after)
         answer = self.answer(len(texts))
         return EncodedPrompt((*ids, *answer.forced), spans, positions, answer, images, inputs)
+
+
+def _grown(image: Image) -> Image:
+    """A picture with sides of at least SMALLEST_SIDE pixels.
+
+    Processors of transformers 4 take a side of one to three pixels for the colour channels, or refuse it.
+    """
+    shorter = min(image.size)
+    if shorter >= SMALLEST_SIDE:
+        return image
+    width, height = (-(-side * SMALLEST_SIDE // shorter) for side in image.size)
+    return image.resize((width, height))
 
 
 def _spans(ids: Sequence[int], image_token_id: int, counts: Sequence[int]) -> tuple[tuple[int, ...], ...]:
