@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -185,12 +186,12 @@ class ClipFaissIndex:
         rows: NDArray[np.float32] = self._vectors.reconstruct_n(0, self._vectors.ntotal)
         return rows
 
-    def search(self, query: str, k: int = 8) -> list[Hit]:
+    def search(self, query: str, k: SupportsIndex = 8) -> list[Hit]:
         """Find the pictures nearest to a text.
 
         Args:
             query: Any text but a blank one; cut with a warning where the encoder cannot read all of it.
-            k: How many; all of them where there are fewer.
+            k: How many, any whole number (NumPy's too); all of them where there are fewer.
 
         Returns:
             At most k hits, best first; pictures with equal scores in the order they were indexed.
@@ -200,12 +201,12 @@ class ClipFaissIndex:
         """
         return self.search_many([query], k)[0]
 
-    def search_many(self, queries: Sequence[str], k: int = 8) -> list[list[Hit]]:
+    def search_many(self, queries: Sequence[str], k: SupportsIndex = 8) -> list[list[Hit]]:
         """:meth:`search` for several texts at once; one list of hits per query."""
-        _check_k(k)
+        k = _checked_k(k)
         return self._nearest(self.encoder.encode_texts(queries), k)
 
-    def search_image(self, image: ImageSource, k: int = 8) -> list[Hit]:
+    def search_image(self, image: ImageSource, k: SupportsIndex = 8) -> list[Hit]:
         """Find the pictures nearest to a picture.
 
         Args:
@@ -216,7 +217,7 @@ class ClipFaissIndex:
             ImageError: The picture cannot be opened.
             InvalidRequestError: k below 1.
         """
-        _check_k(k)
+        k = _checked_k(k)
         return self._nearest(self.encoder.encode_pictures([open_image(image)]), k)[0]
 
     def _nearest(self, queries: NDArray[np.float32], k: int) -> list[list[Hit]]:
@@ -328,9 +329,15 @@ class ClipFaissIndex:
         return index
 
 
-def _check_k(k: int) -> None:
-    if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1:
+def _checked_k(k: SupportsIndex) -> int:
+    """Make a plain int of k: FAISS refuses NumPy's."""
+    try:
+        number = 0 if isinstance(k, bool) else operator.index(k)
+    except TypeError:
+        number = 0
+    if number < 1:
         raise InvalidRequestError(f"k must be a whole number of at least 1, got {k!r}.")
+    return number
 
 
 def _check_encoder(folder: Path, made_by: EncoderFingerprint, given: EncoderFingerprint) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import operator
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lad_rerank.errors import CalibrationSampleError, ImageError, InvalidRequestError
-from lad_rerank.images import image_digest, open_image
+from lad_rerank.images import ImageLimits, image_digest, open_image
 from lad_rerank.prompt import clean_query
 from lad_rerank.records import ImageSource
 
@@ -35,28 +37,31 @@ class CalibrationSample:
 
     @classmethod
     def of(cls, value: CalibrationSample | Mapping[str, Any], number: int) -> CalibrationSample:
-        """Take a sample or a ``{query, images, target}`` mapping.
+        """Take a sample or a ``{query, images, target}`` mapping, whose target may be a path among its images.
 
         Raises:
             CalibrationSampleError: A field is missing or of the wrong kind; says which, in which sample.
         """
+        query: Any
+        images: Any
+        target: Any
         if isinstance(value, CalibrationSample):
-            return value
-        try:
-            query, images, target = value["query"], value["images"], value["target"]
-        except (KeyError, TypeError, IndexError):
-            raise CalibrationSampleError(
-                f"Calibration sample {number} must have the fields query, images and target."
-            ) from None
+            query, images, target = value.query, value.images, value.target
+        else:
+            try:
+                query, images, target = value["query"], value["images"], value["target"]
+            except (KeyError, TypeError, IndexError):
+                raise CalibrationSampleError(
+                    f"Calibration sample {number} must have the fields query, images and target."
+                ) from None
         if isinstance(images, (str, bytes)) or not isinstance(images, Sequence):
             raise CalibrationSampleError(f"Calibration sample {number}: images must be a list.")
-        if isinstance(target, str) and target in images:
-            target = list(images).index(target)
-        if isinstance(target, bool) or not isinstance(target, int):
+        index = _target_index(target, images)
+        if index is None:
             raise CalibrationSampleError(
                 f"Calibration sample {number}: target must be the index or path of the right image, got {target!r}."
             )
-        return cls(query, images, target)
+        return cls(query, images, index)
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,10 @@ class OpenedSample:
 
 
 def open_samples(
-    samples: Sequence[CalibrationSample | Mapping[str, Any]], *, allow_urls: bool = False
+    samples: Sequence[CalibrationSample | Mapping[str, Any]],
+    *,
+    allow_urls: bool = False,
+    limits: ImageLimits | None = None,
 ) -> list[OpenedSample]:
     """Open and check calibration samples.
 
@@ -90,10 +98,12 @@ def open_samples(
     Args:
         samples: Samples, or mappings with ``query``, ``images`` and ``target``.
         allow_urls: Whether images may be fetched.
+        limits: What an image may be at most; the defaults of :class:`lad_rerank.images.ImageLimits` otherwise.
 
     Raises:
         CalibrationSampleError: Says which sample and which image, and why.
     """
+    limits = limits or ImageLimits()
     opened = []
     for number, value in enumerate(samples):
         sample = CalibrationSample.of(value, number)
@@ -110,7 +120,7 @@ def open_samples(
         images = []
         for i, source in enumerate(sample.images):
             try:
-                images.append(open_image(source, allow_urls=allow_urls))
+                images.append(open_image(source, allow_urls=allow_urls, limits=limits))
             except ImageError as error:
                 raise CalibrationSampleError(f"Calibration sample {number}, image {i}: {error}") from error
         digests = tuple(image_digest(image) for image in images)
@@ -173,13 +183,14 @@ def samples_from_titles(
 def read_samples(path: Path) -> list[CalibrationSample]:
     """Read samples from JSON lines ``{"query": ..., "images": [...], "target": index or path}``.
 
-    Image paths are relative to the file.
+    The file is UTF-8, with or without a byte order mark. Image paths are relative to it.
 
     Raises:
         CalibrationSampleError: The file cannot be read, or a line is no sample.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        # str.splitlines() would also split at U+2028 and U+0085, which JSON strings may hold as they are.
+        lines = path.read_bytes().decode("utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise CalibrationSampleError(f"Cannot read calibration samples from {path}: {error}.") from error
     samples = []
@@ -190,6 +201,8 @@ def read_samples(path: Path) -> list[CalibrationSample]:
             sample = CalibrationSample.of(json.loads(line), number)
         except ValueError as error:
             raise CalibrationSampleError(f"{path}, line {number + 1}: {error}") from error
+        except RecursionError as error:
+            raise CalibrationSampleError(f"{path}, line {number + 1}: too deeply nested to be a sample.") from error
         images = [_beside(path, image) for image in sample.images]
         samples.append(CalibrationSample(sample.query, images, sample.target))
     return samples
@@ -197,6 +210,24 @@ def read_samples(path: Path) -> list[CalibrationSample]:
 
 def _beside(path: Path, image: ImageSource) -> ImageSource:
     """A relative path means relative to the samples' file; anything else is left as it is."""
-    if isinstance(image, str) and len(image) < 1024 and (path.parent / image).is_file():
-        return path.parent / image
-    return image
+    if not isinstance(image, str) or len(image) >= 1024:
+        return image
+    beside = path.parent / image
+    try:
+        return beside if beside.is_file() else image
+    except OSError:  # a name too long for the file system: base64 text, say
+        return image
+
+
+def _target_index(target: object, images: Sequence[ImageSource]) -> int | None:
+    """Index that a target stands for, in range or not; ``None`` where it is neither an index nor a path in images."""
+    if isinstance(target, (str, PathLike)):
+        # Only paths are compared: `==` with an array has no single truth value.
+        paths = [fspath(image) if isinstance(image, (str, PathLike)) else None for image in images]
+        return paths.index(fspath(target)) if fspath(target) in paths else None
+    if isinstance(target, bool):
+        return None
+    try:
+        return operator.index(target)  # type: ignore[arg-type]
+    except TypeError:
+        return None

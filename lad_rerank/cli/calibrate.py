@@ -40,6 +40,9 @@ def calibrate(
     ] = None,
     count: Annotated[int, typer.Option(min=1, help="How many samples to make of an index.")] = 5,
     labels: options.Labels = "digits",
+    spans: options.Spans = "visual",
+    revision: options.Revision = None,
+    trust_remote_code: options.TrustRemoteCode = False,
     seed: Annotated[int, typer.Option(help="Chooses the samples made of an index.")] = 0,
     device: options.Device = None,
     dtype: options.Dtype = None,
@@ -74,7 +77,15 @@ def calibrate(
             assert from_index is not None
             chosen = _from_index(ClipFaissIndex.load(from_index), count, counts, seed)
         backbone = load_reranker(
-            model, labels=labels, device=device, dtype=dtype, max_pixels=max_pixels, allow_urls=allow_urls
+            model,
+            labels=labels,
+            spans=spans,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
+            device=device,
+            dtype=dtype,
+            max_pixels=max_pixels,
+            allow_urls=allow_urls,
         ).backbone
         if counts is None:
             largest = max((len(sample.images) for sample in chosen), default=2)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 from lad_rerank.cli.progress import note
 
 if TYPE_CHECKING:
-    from lad_rerank.prompt import LabelStyle
+    from lad_rerank.prompt import LabelStyle, SpanStyle
     from lad_rerank.reranker import LADReranker
 
 
@@ -19,6 +19,9 @@ def load_reranker(
     method: str = "lad",
     calibration: Path | None = None,
     labels: str = "digits",
+    spans: str = "visual",
+    revision: str | None = None,
+    trust_remote_code: bool = False,
     device: str | None = None,
     dtype: str | None = None,
     max_pixels: int | None = None,
@@ -31,7 +34,10 @@ def load_reranker(
         method: Name of a scorer.
         calibration: A file, in place of the store's.
         labels: A style of labels, checked already.
-        device: See ``LADReranker.from_pretrained``, like all that follow.
+        spans: ``"visual"`` or ``"delimited"``, checked already.
+        revision: See ``LADReranker.from_pretrained``, like all that follow.
+        trust_remote_code: Whether code that comes with the model is run.
+        device: Where to run.
         dtype: Name of a floating point type.
         max_pixels: Pixel budget of one image.
         allow_urls: Whether images may be fetched.
@@ -49,6 +55,9 @@ def load_reranker(
         method=method,
         calibration=calibration,
         labels=cast("LabelStyle", labels),
+        spans=cast("SpanStyle", spans),
+        revision=revision,
+        trust_remote_code=trust_remote_code,
         device=device,
         dtype=dtype,
         max_pixels=max_pixels,

@@ -9,9 +9,10 @@ from typing import Annotated, TypeAlias, get_args
 import typer
 
 from lad_rerank.errors import InvalidRequestError
-from lad_rerank.prompt import LabelStyle, clean_query
+from lad_rerank.prompt import LabelStyle, SpanStyle, clean_query
 
 LABELS: tuple[str, ...] = get_args(LabelStyle)
+SPANS: tuple[str, ...] = get_args(SpanStyle)
 DTYPES = ("float32", "bfloat16", "float16")
 MOST_CANDIDATES = 256
 """Far beyond what any model is good at; keeps a slip of the finger from asking for millions."""
@@ -41,6 +42,13 @@ def check_labels(value: str) -> str:
     """Refuse an unknown style of labels."""
     if value not in LABELS:
         raise typer.BadParameter(f"{value!r} is no style of labels; choose one of {', '.join(LABELS)}.")
+    return value
+
+
+def check_spans(value: str) -> str:
+    """Refuse an unknown choice of a candidate's own tokens."""
+    if value not in SPANS:
+        raise typer.BadParameter(f"{value!r} is no choice of tokens; choose one of {', '.join(SPANS)}.")
     return value
 
 
@@ -83,6 +91,22 @@ Method: TypeAlias = Annotated[
 Labels: TypeAlias = Annotated[
     str,
     typer.Option(help=f"How candidates are named to the model: {', '.join(LABELS)}.", callback=check_labels),
+]
+Spans: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        help="Tokens that count as an image's own: visual, or delimited for the marks around it too.",
+        callback=check_spans,
+    ),
+]
+Revision: TypeAlias = Annotated[
+    str | None, typer.Option(help="Branch, tag or commit of the model on the Hugging Face hub.")
+]
+TrustRemoteCode: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--trust-remote-code", help="Run Python files that come with the model; they can do anything, read them first."
+    ),
 ]
 TopN: TypeAlias = Annotated[int | None, typer.Option("--top-n", min=1, help="Print only the best N.")]
 CalibrationFile: TypeAlias = Annotated[

@@ -28,6 +28,10 @@ class NothingRankedError(LADRerankError):
     """No candidate could be ranked, so there is no result to print."""
 
 
+class StdoutClosedError(LADRerankError):
+    """The process was started without a stdout, so there is nowhere to print a result."""
+
+
 @dataclass(frozen=True)
 class Output:
     """Where a command's result goes.
@@ -124,8 +128,15 @@ def _logs_on_stderr(level: int) -> Iterator[None]:
 
 @contextmanager
 def _stdout_for_results() -> Iterator[IO[str]]:
-    """Yield stdout, and point everyone else's stdout at stderr, below Python too where it is the process's."""
+    """Yield stdout, and point everyone else's stdout at stderr, below Python too where it is the process's.
+
+    Raises:
+        StdoutClosedError: There is none, so that all work would be for nothing.
+    """
     stdout = sys.stdout
+    # What typeshed does not say: Python leaves None where the file descriptor is closed at the start.
+    if stdout is None or stdout.closed:
+        raise StdoutClosedError("There is no stdout to print the result to; it is closed.")
     stdout.flush()
     if sys.__stdout__ is None or stdout is not sys.__stdout__ or sys.__stdout__.fileno() != 1:
         with redirect_stdout(sys.stderr):

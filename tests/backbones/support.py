@@ -42,6 +42,9 @@ COUNTS = (3, 11)
 STYLES: tuple[LabelStyle, ...] = get_args(LabelStyle)
 MOST_LABELS = 26
 ONE_TOKEN_COUNT = 9
+LABEL_COUNTS = (2, ONE_TOKEN_COUNT, MOST_LABELS)
+"""Where labels are compared. Fewer candidates have the first of a style's labels, so what is told apart among 26 is
+told apart among fewer; ``"auto"`` is another style up to 9 than beyond, and is asked in both."""
 
 HEADER = f"""# Supported families
 
@@ -59,8 +62,8 @@ small one made for the tests, with the family's special tokens; a checkpoint's o
   equal those of plain eager forwards, pixels and all, within 1e-5; else why the model is refused.
 - **fast path**: image features are computed once per image and given to the model in place of pixels.
 - **prefix reuse**: a second query over the same candidates runs behind the kept keys and values of their images.
-- **labels**: the label styles ({", ".join(STYLES)}) whose labels are told apart for every number of candidates from 2
-  to {MOST_LABELS}, and which of them are one token each for {ONE_TOKEN_COUNT} candidates.
+- **labels**: the label styles ({", ".join(STYLES)}) whose labels are told apart for 2 to
+  {MOST_LABELS} candidates, and which of them are one token each for {ONE_TOKEN_COUNT} candidates.
 
 | family | works | fast path | prefix reuse | labels | notes |
 |---|---|---|---|---|---|
@@ -105,12 +108,12 @@ def measured_own_way() -> Row:
     config = OwnWayConfig(
         OwnWayTextConfig(vocab_size=len(tokenizer)), image_token_id=tokenizer.convert_tokens_to_ids("<|image_pad|>")
     )
+    model_class: Any = OwnWayForConditionalGeneration
     # Construction draws random numbers; the caller's generator is left as it was.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model, eager = (
-            peak(OwnWayForConditionalGeneration._from_config(config, attn_implementation=how), seed=3)
-            for how in ("sdpa", "eager")
+            peak(model_class._from_config(config, attn_implementation=how), seed=3) for how in ("sdpa", "eager")
         )
     eager.load_state_dict(model.state_dict())
     backbone = HuggingFaceBackbone(model, processor, name=OWN_WAY)
@@ -143,8 +146,8 @@ def _row(
 
 
 def _labels(processor: Any) -> str:
-    lengths = {(style, n): _label_lengths(processor, n, style) for style in STYLES for n in range(2, MOST_LABELS + 1)}
-    apart = [style for style in STYLES if all(lengths[style, n] for n in range(2, MOST_LABELS + 1))]
+    lengths = {(style, n): _label_lengths(processor, n, style) for style in STYLES for n in LABEL_COUNTS}
+    apart = [style for style in STYLES if all(lengths[style, n] for n in LABEL_COUNTS)]
     short = [style for style in apart if lengths[style, ONE_TOKEN_COUNT] == {1}]
     return f"{'all' if len(apart) == len(STYLES) else ', '.join(apart)}; one token each: {', '.join(short) or 'none'}"
 

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import base64
+import io
 import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -14,6 +18,7 @@ from lad_rerank.calibration.samples import (
     samples_from_titles,
 )
 from lad_rerank.errors import CalibrationSampleError
+from lad_rerank.images import ImageLimits
 
 
 def picture(shade: int) -> Image.Image:
@@ -93,3 +98,59 @@ def test_a_reduced_sample_keeps_its_target() -> None:
     assert reduced.digests[reduced.target] == opened.digests[4]
     assert len(reduced.images) == 3
     assert samples_digest([reduced]) != samples_digest([opened])
+
+
+def test_lines_end_at_line_feeds_only(tmp_path: Path) -> None:
+    """JSON strings may hold U+2028, U+2029 and U+0085 as they are; Windows writes a BOM and CR LF."""
+    for i in range(2):
+        picture(i * 50).save(tmp_path / f"{i}.png")
+    queries = ["a\u2028b", "a\u2029b", "a\u0085b", "plain"]
+    lines = [
+        json.dumps({"query": query, "images": ["0.png", "1.png"], "target": 0}, ensure_ascii=False) for query in queries
+    ]
+    for start, end in (("", "\n"), ("\ufeff", "\r\n")):
+        (tmp_path / "s.jsonl").write_bytes((start + end.join(lines) + end).encode())
+        read = read_samples(tmp_path / "s.jsonl")
+        assert [sample.query for sample in read] == queries
+        assert [sample.query for sample in open_samples(read)] == ["a b", "a b", "a b", "plain"]
+
+
+@pytest.mark.parametrize("text", ["[" * 200_000, '{"query": ' + '{"a": ' * 200_000])
+def test_a_line_nested_too_deeply_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "s.jsonl").write_text("\n" + text)
+    with pytest.raises(CalibrationSampleError, match=r"s\.jsonl, line 2: too deeply nested"):
+        read_samples(tmp_path / "s.jsonl")
+
+
+def test_base64_text_is_not_taken_for_a_long_file_name(tmp_path: Path) -> None:
+    data = io.BytesIO()
+    picture(7).save(data, "PNG")
+    text = base64.b64encode(data.getvalue()).decode().ljust(400, "\n")
+    line = {"query": "a", "images": [text, text], "target": 0}
+    (tmp_path / "s.jsonl").write_text(json.dumps(line))
+    (sample,) = read_samples(tmp_path / "s.jsonl")
+    assert sample.images == [text, text]
+
+
+@pytest.mark.parametrize("target", ["a", None, 0.0, True, np.True_, [0], Path("a")])
+def test_a_target_of_the_wrong_kind_is_named(target: Any) -> None:
+    images = [np.zeros((8, 8, 3), np.uint8), np.full((8, 8, 3), 9, np.uint8)]
+    for sample in (CalibrationSample("a", images, target), {"query": "a", "images": images, "target": target}):
+        with pytest.raises(CalibrationSampleError, match="sample 1: target must be the index or path"):
+            open_samples([CalibrationSample("a", images, 0), sample])
+
+
+def test_a_target_may_be_a_path_or_any_whole_number(tmp_path: Path) -> None:
+    picture(3).save(tmp_path / "a.png")
+    images: list[Any] = [np.zeros((8, 8, 3), np.uint8), tmp_path / "a.png"]
+    for target in (1, np.int64(1), tmp_path / "a.png", str(tmp_path / "a.png")):
+        (opened,) = open_samples([{"query": "a", "images": images, "target": target}])
+        assert opened.target == 1
+        assert samples_digest([opened])
+
+
+def test_limits_bound_the_images_of_samples() -> None:
+    sample = CalibrationSample("a", [picture(0), Image.new("RGB", (8, 16))], 0)
+    assert len(open_samples([sample], limits=ImageLimits(max_pixels=128))) == 1
+    with pytest.raises(CalibrationSampleError, match="sample 0, image 1"):
+        open_samples([sample], limits=ImageLimits(max_pixels=100))

@@ -69,6 +69,21 @@ def test_of_samples_covers_all_they_can(run: Callable[..., Result], samples: Pat
     assert "labels" in refused.stderr
 
 
+def test_of_other_spans_and_a_revision(run: Callable[..., Result], samples: Path, tmp_path: Path) -> None:
+    out = tmp_path / "mine.json"
+    loading = ("--spans", "delimited", "--revision", "v7")
+    made = run("calibrate", "--model", "bundled", "--samples", samples, "--candidates", "3", "--out", out, *loading)
+    assert made.exit_code == 0, made.stderr
+    calibration = read_calibration(out)
+    assert calibration.identity.spans == "delimited"
+    assert calibration.provenance.revision == "v7"
+    images = sorted(samples.parent.glob("31-*.png"))[:3]
+    assert run("rerank", "a mug", *images, *loading, "--calibration", out).exit_code == 0
+    refused = run("rerank", "a mug", *images, "--calibration", out)
+    assert refused.exit_code == 1
+    assert "spans" in refused.stderr
+
+
 def test_of_an_index_needs_no_labels(run: Callable[..., Result], index: Path, home: Path) -> None:
     args = ("calibrate", "--model", "bundled", "--from-index", index, "--candidates", "3", "--count", "4", *OTHER)
     document = json.loads(run(*args, "--json").stdout)

@@ -11,10 +11,12 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+from typer.main import get_group
 from typer.testing import Result
 
 from lad_rerank import __version__
 from lad_rerank.cli import main
+from lad_rerank.cli.app import app
 
 HEAVY = ("torch", "transformers", "numpy", "PIL", "faiss", "open_clip", "llama_index", "pydantic")
 
@@ -105,6 +107,20 @@ def test_errors_are_one_sentence_on_stderr(error: str, code: int, told: str) -> 
     assert (done.returncode, done.stdout, done.stderr) == (code, "", told)
 
 
+@pytest.mark.parametrize("args", [("rerank", "a mug", "a.png"), ("rerank", "a mug", "a.png", "--json")])
+def test_a_closed_stdout_is_1_before_any_work(args: tuple[str, ...]) -> None:
+    closing = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "lad_rerank", *args]
+    done = subprocess.run(closing, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "Error: There is no stdout to print the result to; it is closed.\n"
+
+
+@pytest.mark.parametrize("name", ["rerank", "search", "calibrate"])
+def test_every_way_to_load_a_model_is_an_option(name: str) -> None:
+    told = {option for parameter in get_group(app).commands[name].params for option in parameter.opts}
+    assert told >= {"--labels", "--spans", "--revision", "--trust-remote-code", "--device", "--dtype", "--max-pixels"}
+
+
 def test_debug_shows_the_traceback(run: Callable[..., Result], tmp_path: Path) -> None:
     plain = run("search", tmp_path / "none", "a mug")
     told = run("search", tmp_path / "none", "a mug", "--debug")
@@ -123,6 +139,7 @@ def test_debug_shows_the_traceback(run: Callable[..., Result], tmp_path: Path) -
         ("rerank", "a mug", "a.png", "--top-n", "0"),
         ("rerank", "a mug", "a.png", "--method", "magic"),
         ("rerank", "a mug", "a.png", "--labels", "runes"),
+        ("rerank", "a mug", "a.png", "--spans", "all"),
         ("rerank", "a mug", "a.png", "--dtype", "int8"),
         ("rerank", "a mug", "a.png", "--max-pixels", "0"),
         ("search", "index", ""),

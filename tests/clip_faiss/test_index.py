@@ -4,7 +4,7 @@ import io
 import json
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 import pytest
@@ -73,7 +73,14 @@ def test_more_hits_than_pictures_gives_all_of_them(index: ClipFaissIndex, items:
     assert sorted(hit.id for hit in hits) == sorted(item.id for item in items)
 
 
-@pytest.mark.parametrize("k", [0, -1, 2.5, True, "3"])
+@pytest.mark.parametrize("k", [np.int64(3), np.uint8(3), np.array(3)])
+def test_k_may_be_any_whole_number(index: ClipFaissIndex, pictures: list[Image.Image], k: SupportsIndex) -> None:
+    assert index.search("a mug", k=k) == index.search("a mug", k=3)
+    assert index.search_many(["a mug"], k) == [index.search("a mug", k=3)]
+    assert len(index.search_image(pictures[0], k)) == 3
+
+
+@pytest.mark.parametrize("k", [0, -1, 2.5, True, np.True_, np.float32(3), np.int64(0), None, "3"])
 def test_k_that_is_no_number_of_hits_is_refused(index: ClipFaissIndex, k: object) -> None:
     with pytest.raises(InvalidRequestError, match="k must be"):
         index.search("a mug", k=k)  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import dataclasses
 import json
 import logging
 import pickle
@@ -31,7 +32,7 @@ from llama_index.core.schema import ImageNode, MediaResource, MetadataMode, Node
 from PIL import Image
 
 from lad_rerank import LADReranker, Observation
-from lad_rerank.backbones.base import BackboneIdentity
+from lad_rerank.backbones.base import BackboneIdentity, Request
 from lad_rerank.errors import DegenerateScoresError, ImageError, InvalidRequestError
 from llama_index.postprocessor.lad_rerank import LADRerank
 
@@ -43,7 +44,7 @@ class ColourBackbone:
     """Believes in a picture the more, the nearer its mean colour is to the one the query names."""
 
     name = "colours"
-    revision = None
+    revision: str | None = None
     identity = BackboneIdentity("colours", "", "", "", "digits", 1, "visual", "float32", (0,))
 
     def __init__(self) -> None:
@@ -61,6 +62,12 @@ class ColourBackbone:
             logits = logits * np.nan
         log_probs = logits - np.log(np.exp(logits).sum())
         return Observation(log_probs, {}, (), label_mass=1.0, prompt_tokens=1)
+
+    def observe_many(self, requests: Sequence[Request]) -> list[Observation]:
+        return [self.observe(query, images) for query, images in requests]
+
+    def capacity(self, query: str, images: Sequence[Image.Image]) -> int:
+        return len(images)
 
 
 class Recorder(BaseEventHandler):
@@ -377,6 +384,27 @@ def test_a_given_reranker_is_named_but_not_pickled(rerank: LADRerank) -> None:
     assert rerank.reranker is reranker
 
 
+def test_the_settings_of_a_given_reranker_are_the_fields(backbone: ColourBackbone) -> None:
+    backbone.identity = dataclasses.replace(backbone.identity, labels="letters")
+    backbone.revision = "v2"
+    data = LADRerank(reranker=LADReranker(backbone, method="vanilla", allow_urls=True)).to_dict()
+    told = {name: data[name] for name in ("model", "method", "labels", "revision", "allow_urls", "trust_remote_code")}
+    assert told == {
+        "model": "colours", "method": "vanilla", "labels": "letters", "revision": "v2", "allow_urls": True,
+        "trust_remote_code": False,
+    }  # fmt: skip
+    again = LADRerank.from_dict(json.loads(json.dumps(data)))
+    assert again.to_dict() == data
+    assert pickle.loads(pickle.dumps(again)).to_dict() == data
+
+
+def test_what_is_not_given_has_its_default() -> None:
+    rerank = LADRerank()
+    assert (rerank.model, rerank.method, rerank.labels) == ("bundled", "lad", "digits")
+    assert (rerank.trust_remote_code, rerank.allow_urls, rerank.top_n) == (False, False, 3)
+    assert LADRerank.from_dict(rerank.to_dict()).to_dict() == rerank.to_dict()
+
+
 @pytest.mark.parametrize(
     ("fields", "names"),
     [
@@ -386,10 +414,23 @@ def test_a_given_reranker_is_named_but_not_pickled(rerank: LADRerank) -> None:
         ({"model": 3}, "model"),
         ({"method": "best"}, "Unknown method 'best'"),
         ({"max_pixels": 0}, "max_pixels"),
-        ({"labels": "roman"}, "labels"),
+        ({"labels": "greek"}, "labels"),
         ({"on_failed": "ignore"}, "on_failed"),
         ({"reranker": "bundled"}, "reranker must be a LADReranker, got str"),
         ({"reranker": LADReranker(ColourBackbone()), "device": "cpu"}, "device cannot be set beside reranker"),
+        *(
+            ({"reranker": LADReranker(ColourBackbone()), name: value}, f"{name} cannot be set beside reranker")
+            for name, value in (
+                ("model", "colours"),
+                ("method", "vanilla"),
+                ("labels", "letters"),
+                ("labels", "digits"),
+                ("trust_remote_code", True),
+                ("trust_remote_code", False),
+                ("allow_urls", True),
+                ("revision", "v1"),
+            )
+        ),
     ],
 )
 def test_arguments_are_checked_at_once_and_named(fields: dict[str, Any], names: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections.abc import Iterable
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -45,26 +46,28 @@ class LADRerank(BaseNodePostprocessor):
     relevant (one node alone scores 1.0), so a threshold cannot mean "none of these".
 
     Args:
-        model: ``"bundled"``, a local folder, or a hub id such as ``Qwen/Qwen2.5-VL-3B-Instruct``.
+        model: ``"bundled"`` (the default), a local folder, or a hub id such as ``Qwen/Qwen2.5-VL-3B-Instruct``.
         top_n: How many nodes to return at most.
-        method: ``"lad"``, or a baseline such as ``"vanilla"``.
+        method: ``"lad"`` (the default), or a baseline such as ``"vanilla"``.
         calibration: Path of a calibration file; found by the model's identity by default.
         device: Such as ``"cpu"`` or ``"cuda:1"``; a GPU where there is one.
         dtype: Such as ``"bfloat16"``; by default bfloat16 on a GPU and float32 on a CPU.
         device_map: Passed to transformers in place of ``device``.
         max_pixels: Pixel budget of one picture.
-        labels: How candidates are named in the prompt, ``"digits"`` or ``"letters"``.
+        labels: How candidates are named in the prompt: ``"digits"`` (the default), ``"letters"``, ... as for
+            ``LADReranker.from_pretrained``.
         revision: Hub revision.
         trust_remote_code: Run code that comes with the model; off unless you say so.
-        allow_urls: Whether pictures given by http(s) URL are fetched.
+        allow_urls: Whether pictures given by http(s) URL are fetched; off unless you say so.
         keep_retrieval_score: Keep the retriever's score in ``metadata["retrieval_score"]``, on a copy of
             the node: the retriever's own nodes are never changed.
         on_failed: What happens to nodes whose picture cannot be opened, text nodes among them. ``"keep"``:
             they follow the ranked ones in retrieval order with score 0.0. ``"drop"``: they are left out.
             ``"raise"``: ``ImageError``. A warning names them and says why in every case.
         reranker: A ready ``LADReranker``, for settings that are not fields here or a model that is loaded
-            already. ``model``, ``method`` and ``allow_urls`` are then taken from it. Only these names are
-            serialised: ``from_dict`` loads the model by its name, and pickling is refused.
+            already. ``model``, ``method``, ``labels``, ``revision`` and ``allow_urls`` are then taken from it,
+            and nothing that belongs to a reranker may be given beside it. Only these five are serialised:
+            ``from_dict`` loads the model by its name, and pickling is refused.
         callback_manager: LlamaIndex's.
 
     Raises:
@@ -104,34 +107,26 @@ class LADRerank(BaseNodePostprocessor):
     def __init__(
         self,
         top_n: int = 3,
-        model: str | PathLike[str] = "bundled",
+        model: str | PathLike[str] | None = None,
         *,
-        method: str = "lad",
+        method: str | None = None,
         calibration: str | PathLike[str] | None = None,
         device: str | None = None,
         dtype: str | torch.dtype | None = None,
         device_map: str | dict[str, int | str] | None = None,
         max_pixels: int | None = None,
-        labels: LabelStyle = "digits",
+        labels: LabelStyle | None = None,
         revision: str | None = None,
-        trust_remote_code: bool = False,
-        allow_urls: bool = False,
+        trust_remote_code: bool | None = None,
+        allow_urls: bool | None = None,
         keep_retrieval_score: bool = False,
         on_failed: Literal["keep", "drop", "raise"] = "keep",
         reranker: LADReranker | None = None,
         callback_manager: CallbackManager | None = None,
     ) -> None:
-        if reranker is not None:
-            loading = {
-                "calibration": calibration, "device": device, "dtype": dtype, "device_map": device_map,
-                "max_pixels": max_pixels, "revision": revision,
-            }  # fmt: skip
-            _check_given(reranker, loading)
-            model, method, allow_urls = reranker.model, reranker.method, reranker.allow_urls
-        get_scorer(method)
-        fields: dict[str, Any] = {
+        # None means "not given", so that what a reranker has already can be told from what is asked for.
+        given: dict[str, Any] = {
             "model": fspath(model) if isinstance(model, PathLike) else model,
-            "top_n": top_n,
             "method": method,
             "calibration": fspath(calibration) if isinstance(calibration, PathLike) else calibration,
             "device": device,
@@ -142,6 +137,15 @@ class LADRerank(BaseNodePostprocessor):
             "revision": revision,
             "trust_remote_code": trust_remote_code,
             "allow_urls": allow_urls,
+        }
+        loading = {name: value for name, value in given.items() if value is not None}
+        if reranker is not None:
+            loading = _settings_of(reranker, loading)
+        elif method is not None:
+            get_scorer(method)
+        fields: dict[str, Any] = {
+            **loading,
+            "top_n": top_n,
             "keep_retrieval_score": keep_retrieval_score,
             "on_failed": on_failed,
             "callback_manager": callback_manager or CallbackManager([]),
@@ -307,16 +311,25 @@ class LADRerank(BaseNodePostprocessor):
         )
 
 
-def _check_given(reranker: Any, loading: dict[str, Any]) -> None:
+def _settings_of(reranker: Any, set_too: Iterable[str]) -> dict[str, Any]:
+    """The fields that a given reranker answers for.
+
+    Raises:
+        InvalidRequestError: It is none, or ``set_too`` names settings that were given beside it.
+    """
     from lad_rerank import LADReranker
 
     if not isinstance(reranker, LADReranker):
         raise InvalidRequestError(f"reranker must be a LADReranker, got {type(reranker).__name__}.")
-    set_too = [name for name, value in loading.items() if value is not None]
-    if set_too:
-        raise InvalidRequestError(
-            f"{', '.join(set_too)} cannot be set beside reranker=...: the reranker has them already."
-        )
+    if names := ", ".join(set_too):
+        raise InvalidRequestError(f"{names} cannot be set beside reranker=...: the reranker has its own.")
+    return {
+        "model": reranker.model,
+        "method": reranker.method,
+        "labels": reranker.backbone.identity.labels,
+        "revision": reranker.backbone.revision,
+        "allow_urls": reranker.allow_urls,
+    }
 
 
 def _check_query(query: QueryBundle) -> None:
