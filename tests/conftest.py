@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from lad_rerank import LADReranker
 from lad_rerank.backbones.huggingface import HuggingFaceBackbone
@@ -15,6 +16,8 @@ from lad_rerank.bundled.shop import candidate_set
 @pytest.fixture(scope="session", autouse=True)
 def _own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Nothing a test does may touch, or depend on, the calibrations of whoever runs it; nothing goes online."""
+    # The models are so small that a second thread costs more than it brings, above all on a busy machine.
+    torch.set_num_threads(1)
     home = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LAD_RERANK_HOME", str(home))

@@ -60,6 +60,7 @@ class AttentionSink:
         self._layer_of = layer_of
         self._read_outs = read_outs
         self._mass: list[dict[str, dict[int, torch.Tensor]]] = [{name: {} for name in r.rows} for r in read_outs]
+        self._plans: dict[tuple[int, int, torch.device], _Plan] = {}
 
     def read(
         self, module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, **kwargs: Any
@@ -81,8 +82,16 @@ class AttentionSink:
         scaling = kwargs.get("scaling") or query.shape[-1] ** -0.5
         for b, (read_out, mass) in enumerate(zip(self._read_outs, self._mass, strict=True)):
             own_mask = None if mask is None else mask[b if mask.shape[0] > 1 else 0, 0]
-            for name, rows in read_out.rows.items():
-                mass[name][layer] = _candidate_mass(query[b], key[b], own_mask, rows, read_out.spans, scaling)
+            if not read_out.rows:
+                continue
+            place = b, key.shape[2], key.device
+            plan = self._plans.get(place)
+            if plan is None:
+                # The same in every layer of a device.
+                plan = self._plans[place] = _plan(read_out, key.shape[2], key.device)
+            means = _candidate_mass(query[b], key[b], own_mask, plan, scaling)
+            for name, mean in zip(read_out.rows, means, strict=True):
+                mass[name][layer] = mean
 
     def results(self, layers: Sequence[int]) -> list[dict[str, FloatArray]]:
         """Collected mass of each prompt, arrays (L, H, N) float64 by row name.
@@ -112,22 +121,46 @@ def _stacked(name: str, by_layer: Mapping[int, torch.Tensor], layers: Sequence[i
     return array
 
 
+@dataclass(frozen=True)
+class _Plan:
+    """A :class:`ReadOut` as tensors.
+
+    Attributes:
+        rows: (R,) all queries that are read.
+        weights: (W, R) float32, how much of each query is in each read-out row.
+        membership: (T, N) float32, 1 where a key belongs to a candidate.
+    """
+
+    rows: torch.Tensor
+    weights: torch.Tensor
+    membership: torch.Tensor
+
+
+def _plan(read_out: ReadOut, tokens: int, device: torch.device) -> _Plan:
+    import torch
+
+    weights = torch.zeros(len(read_out.rows), sum(map(len, read_out.rows.values())))
+    start = 0
+    for w, rows in enumerate(read_out.rows.values()):
+        weights[w, start : start + len(rows)] = 1 / len(rows)
+        start += len(rows)
+    membership = torch.zeros(tokens, len(read_out.spans))
+    for k, span in enumerate(read_out.spans):
+        membership[list(span), k] = 1.0
+    places = torch.tensor([i for rows in read_out.rows.values() for i in rows])
+    return _Plan(places.to(device), weights.to(device), membership.to(device))
+
+
 def _candidate_mass(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    mask: torch.Tensor | None,
-    rows: Sequence[int],
-    spans: Sequence[Sequence[int]],
-    scaling: float,
+    query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, plan: _Plan, scaling: float
 ) -> torch.Tensor:
-    """Post-softmax attention of the rows to each span, mean over rows; (H, N) float32.
+    """Post-softmax attention of each read-out row to each span; (W, H, N) float32.
 
     Args:
         query: (H, Q, D).
         key: (Hk, T, D).
         mask: (Q, T) bool or additive, or ``None``.
-        rows: Indices into Q.
-        spans: Indices into T.
+        plan: What to read.
         scaling: Factor of the scores.
     """
     import torch
@@ -135,26 +168,23 @@ def _candidate_mass(
     heads, tokens = query.shape[0], key.shape[1]
     cached = tokens - query.shape[1]
     groups = heads // key.shape[0]
-    membership = torch.zeros(tokens, len(spans), device=key.device)
-    for k, span in enumerate(spans):
-        membership[list(span), k] = 1.0
-    keys = key.float()
+    keys = key.float().transpose(1, 2)
     positions = torch.arange(tokens, device=key.device)
-    total = torch.zeros(heads, len(spans), device=key.device)
+    total = torch.zeros(len(plan.weights), heads, plan.membership.shape[1], device=key.device)
     step = max(1, ROW_BLOCK_ELEMENTS // (heads * tokens))
-    for start in range(0, len(rows), step):
-        block = torch.as_tensor(list(rows[start : start + step]), device=key.device)
+    for start in range(0, len(plan.rows), step):
+        block, weights = plan.rows[start : start + step], plan.weights[:, start : start + step]
         # (H, R, D) -> (Hk, G*R, D): grouped heads share a key, which is never repeated.
-        q = query[:, block].float().reshape(key.shape[0], groups * len(block), -1)
-        scores = (q @ keys.transpose(1, 2) * scaling).view(heads, len(block), tokens)
+        q = (query[:, block].float() * scaling).reshape(key.shape[0], groups * len(block), -1)
+        scores = (q @ keys).view(heads, len(block), tokens)
         if mask is None:
-            scores = scores.masked_fill(positions > cached + block[:, None], float("-inf"))
+            scores.masked_fill_(positions > cached + block[:, None], float("-inf"))
         elif mask.dtype == torch.bool:
-            scores = scores.masked_fill(~mask[block], float("-inf"))
+            scores.masked_fill_(~mask[block], float("-inf"))
         else:
-            scores = scores + mask[block].float()
-        total += (scores.softmax(dim=-1) @ membership).sum(dim=1)
-    return total / len(rows)
+            scores += mask[block].float()
+        total += torch.einsum("wr,hrn->whn", weights, scores.softmax(dim=-1) @ plan.membership)
+    return total
 
 
 @contextlib.contextmanager

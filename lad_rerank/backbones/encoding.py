@@ -239,7 +239,7 @@ class PromptEncoder:
         inputs: Mapping[str, Any] | None,
     ) -> EncodedPrompt:
         """Find candidates and query among a prompt's ids, and put the forced part of the answer behind it."""
-        counts = [self._count(text) for text in texts]
+        counts = [image.tokens for image in images] or [self._count(text) for text in texts]
         spans = _spans(ids, self._image_token_id, counts)
         if self._delimited:
             edges = [self.tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
