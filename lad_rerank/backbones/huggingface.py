@@ -215,7 +215,11 @@ class HuggingFaceBackbone:
         return prompt
 
     def capacity(self, query: str, images: Sequence[Image]) -> int:
-        """How many of these images one prompt holds, all of them at most: what context and labels allow."""
+        """How many of these images one prompt holds, all of them at most: what context and labels allow.
+
+        Where images are not prepared apart from prompts (transformers before 5.18) only the labels count here,
+        and a prompt that does not fit says so when it is encoded.
+        """
         most = most_labels(self._identity.labels)
         if self._context is None or not self.uses_features or len(images) < 2:
             return min(most, len(images))

@@ -192,6 +192,8 @@ def test_nothing_is_truncated(backbone: HuggingFaceBackbone) -> None:
 def test_capacity_is_what_the_context_holds(backbone: HuggingFaceBackbone, monkeypatch: pytest.MonkeyPatch) -> None:
     _, images, _ = shop_set(12, seed=1)
     assert backbone.capacity("a mug", images) == 12
+    if not backbone.uses_features:
+        pytest.skip("images are not prepared apart from prompts before transformers 5.18")
     monkeypatch.setattr(backbone, "_context", 260)
     fitting = backbone.capacity("a mug", images)
     assert 2 < fitting < 12
