@@ -22,7 +22,7 @@ from llama_index.retrievers.clip_faiss import ClipFaissRetriever
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("query", nargs="?", default="a red striped mug with a star logo")
+    parser.add_argument("query", nargs="?", default="a yellow striped mug with a star logo")
     parser.add_argument("--products", type=int, default=300, help="size of the shop")
     arguments = parser.parse_args()
 

@@ -50,6 +50,9 @@ def load(
     import transformers
     from transformers import AutoProcessor
 
+    name = str(model)
+    if (Path(name).is_absolute() or name.startswith((".", "~"))) and not Path(name).expanduser().is_dir():
+        raise BackboneError(f"There is no folder {name} to load a model from.")
     try:
         place = torch.device(device or default_device())
     except RuntimeError as error:

@@ -112,8 +112,14 @@ def calibrate(
 
 def _from_index(index: ClipFaissIndex, count: int, counts: Sequence[int] | None, seed: int) -> list[CalibrationSample]:
     from lad_rerank.calibration.samples import samples_from_titles
+    from lad_rerank.errors import CalibrationSampleError
 
     titled = titled_images(index)
+    if len({title.casefold() for title, _ in titled}) < 2:
+        raise CalibrationSampleError(
+            f"{len(titled)} of {len(index)} images of the index have a title: the metadata's 'title', or the words of "
+            "the file name (numbers are none). Name the files, or give samples with --samples FILE.jsonl."
+        )
     most = max(counts) if counts else min(MOST_BY_DEFAULT, len({title.casefold() for title, _ in titled}))
     return samples_from_titles(titled, count=count, candidates=max(most, 2), seed=seed)
 

@@ -19,6 +19,10 @@ def index(
     encoder: Annotated[
         str, typer.Option(help="open_clip encoder: 'bundled', a name it knows, hf-hub:ID or local-dir:FOLDER.")
     ] = "bundled",
+    pretrained: Annotated[
+        str | None,
+        typer.Option(help="Weights of an encoder known by name, such as 'laion2b_s34b_b79k'."),
+    ] = None,
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> None:
@@ -27,12 +31,14 @@ def index(
     An image that cannot be opened is named, and the others are indexed.
     """
     with command(as_json=as_json, debug=debug) as output:
-        from clip_faiss import ClipFaissIndex
+        from clip_faiss import ClipEncoder, ClipFaissIndex
         from lad_rerank.cli.rerank import failed_documents
 
         started = time.perf_counter()
         with bar("Encoding images") as progress:
-            built = ClipFaissIndex.build(folder, encoder=encoder, progress=progress)
+            built = ClipFaissIndex.build(
+                folder, encoder=ClipEncoder.load(encoder, pretrained=pretrained), progress=progress
+            )
         if not len(built):
             raise NothingRankedError(
                 f"There is nothing to index in {folder}: {len(built.failed)} images were found, none could be opened."

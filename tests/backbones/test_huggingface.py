@@ -235,6 +235,9 @@ def test_letters_are_one_token_each() -> None:
 def test_a_folder_that_is_not_there_says_so() -> None:
     with pytest.raises(BackboneError, match="Cannot load the model 'no/such/folder'"):
         HuggingFaceBackbone.from_pretrained("no/such/folder")
+    for folder in ("/no/such/folder", "./no-such-folder", "~/no-such-folder"):
+        with pytest.raises(BackboneError, match="There is no folder"):
+            HuggingFaceBackbone.from_pretrained(folder)
 
 
 def test_identity_tells_weights_and_settings_apart(backbone: HuggingFaceBackbone) -> None:

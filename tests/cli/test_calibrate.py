@@ -128,3 +128,15 @@ def test_a_bad_sample_is_1(run: Callable[..., Result], tmp_path: Path, line: str
 )
 def test_titles_of_file_names(name: str, title: str) -> None:
     assert title_of(name) == title
+
+
+def test_files_without_words_have_no_titles_and_it_says_so(run: Callable[..., Result], tmp_path: Path) -> None:
+    folder = tmp_path / "numbers"
+    folder.mkdir()
+    for i, item in enumerate(candidate_set(6, 3, "random", "held_out").candidates):
+        item.image().save(folder / f"{i}.png")
+    assert run("index", folder, "--out", tmp_path / "index").exit_code == 0
+    result = run("calibrate", "--model", "bundled", "--from-index", tmp_path / "index")
+    assert result.exit_code == 1
+    assert "0 of 6 images of the index have a title" in result.stderr
+    assert "--samples FILE.jsonl" in result.stderr
