@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BUNDLED = "bundled"
-LOW_LABEL_MASS = 0.05
-"""Below this share of the vocabulary's probability, labels are hardly what the model wants to say."""
 
 
 class LADReranker:

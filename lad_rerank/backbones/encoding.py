@@ -133,8 +133,8 @@ class PromptEncoder:
         text = replacements[0]["replacement"]
         tensors = {name: value for name, value in output.items() if name not in TEXT_INPUTS}
         inputs = self._family.first_image(tensors)
-        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return PreparedImage(digest, text, self._count(text), len(ids), inputs)
+        ids = self._ids(text)
+        return PreparedImage(digest, text, self._count(ids), len(ids), inputs)
 
     def encode(self, query: str, images: Sequence[PreparedImage]) -> EncodedPrompt:
         """Encode a prompt from prepared images: only text is tokenised.
@@ -221,9 +221,13 @@ class PromptEncoder:
         bos = self.tokenizer.bos_token
         return bos is None or not text.startswith(bos)
 
-    def _count(self, text: str) -> int:
-        """Visual tokens in the text that stands for one image."""
+    def _ids(self, text: str) -> list[int]:
+        """Token ids of the text that stands for an image."""
         ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids
+
+    def _count(self, ids: Sequence[int]) -> int:
+        """Visual tokens among those that stand for one image."""
         if not (count := ids.count(self._image_token_id)):
             raise BackboneError("The processor put no visual token in place of an image.")
         return count
@@ -239,10 +243,10 @@ class PromptEncoder:
         inputs: Mapping[str, Any] | None,
     ) -> EncodedPrompt:
         """Find candidates and query among a prompt's ids, and put the forced part of the answer behind it."""
-        counts = [image.tokens for image in images] or [self._count(text) for text in texts]
+        counts = [image.tokens for image in images] or [self._count(self._ids(text)) for text in texts]
         spans = _spans(ids, self._image_token_id, counts)
         if self._delimited:
-            edges = [self.tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
+            edges = [self._ids(text) for text in texts]
             spans = _with_delimiters(ids, spans, edges, self._image_token_id)
         positions = _query_positions(self.tokenizer, ids, before, query, after)
         answer = self.answer(len(texts))

@@ -21,6 +21,9 @@ Tokens: TypeAlias = tuple[int, ...]
 NextLogits: TypeAlias = Callable[[Sequence[Tokens]], FloatArray]
 """Raw logits (len(prefixes), V) of the token behind each prefix; all prefixes have the same length."""
 
+LOW_LABEL_MASS = 0.05
+"""Below this share of the vocabulary's probability, labels are hardly what the model wants to say."""
+
 
 def continuations(labels: Sequence[Tokens], end: int) -> dict[Tokens, tuple[int, ...]]:
     """Valid next tokens after every proper beginning of a label.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lad_rerank.backbones import attention_tap
+from lad_rerank.backbones.label_scoring import LOW_LABEL_MASS
 from lad_rerank.errors import AttentionNotSeenError, BackboneError
 from lad_rerank.records import Observation
 
@@ -23,7 +24,6 @@ QUERIES = ("a red square", "a photo of something blue, seen from far away")
 TOLERANCE = {"float32": 1e-3, "float16": 5e-2, "bfloat16": 0.25}
 """Largest difference, in nats or in attention, that rounding in all layers before explains. What is read
 wrongly is off by more: two rows of attention hardly ever agree to a quarter."""
-LOW_LABEL_MASS = 0.05
 
 
 def verify_backbone(backbone: HuggingFaceBackbone) -> None:

@@ -21,10 +21,8 @@ from lad_rerank.backbones.huggingface import HuggingFaceBackbone
 from lad_rerank.backbones.label_scoring import label_log_probs
 from lad_rerank.errors import AttentionNotSeenError, BackboneError
 from lad_rerank.records import Observation
-from tests.backbones.remote_code.configuration_own_way import OwnWayConfig, OwnWayTextConfig
-from tests.backbones.remote_code.modeling_own_way import OwnWayForConditionalGeneration
+from tests.backbones.remote_code.saving import save_own_way
 from tests.backbones.tiny import build
-from tests.backbones.tiny.peaked import peak
 from tests.shop import shop_set
 
 QUERIES = ("a red mug", "ein Krug, blau gestreift, auf dem Tisch")
@@ -52,18 +50,7 @@ def code_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def folder(code_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model's folder: weights, processor, configuration and code."""
-    path = tmp_path_factory.mktemp("models") / "own_way"
-    _, processor = build("qwen2_5_vl")
-    tokenizer = processor.tokenizer
-    text = OwnWayTextConfig(vocab_size=len(tokenizer))
-    config = OwnWayConfig(text, image_token_id=tokenizer.convert_tokens_to_ids("<|image_pad|>"))
-    classes: tuple[Any, Any] = (OwnWayConfig, OwnWayForConditionalGeneration)
-    # From then on, saving copies the files that the classes are written in.
-    classes[0].register_for_auto_class()
-    classes[1].register_for_auto_class("AutoModelForCausalLM")
-    peak(classes[1]._from_config(config, attn_implementation="sdpa"), seed=3).save_pretrained(path)
-    processor.save_pretrained(path)
-    return path
+    return save_own_way(tmp_path_factory.mktemp("models") / "own_way")
 
 
 @pytest.fixture(scope="module")

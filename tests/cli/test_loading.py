@@ -7,31 +7,17 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from lad_rerank.bundled.shop import candidate_set
-from tests.backbones.remote_code.configuration_own_way import OwnWayConfig, OwnWayTextConfig
-from tests.backbones.remote_code.modeling_own_way import OwnWayForConditionalGeneration
-from tests.backbones.tiny import build
-from tests.backbones.tiny.peaked import peak
+from tests.backbones.remote_code.saving import save_own_way
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model's folder: weights, processor, configuration and code."""
-    path = tmp_path_factory.mktemp("models") / "own_way"
-    _, processor = build("qwen2_5_vl")
-    tokenizer = processor.tokenizer
-    text = OwnWayTextConfig(vocab_size=len(tokenizer))
-    config = OwnWayConfig(text, image_token_id=tokenizer.convert_tokens_to_ids("<|image_pad|>"))
-    classes: tuple[Any, Any] = (OwnWayConfig, OwnWayForConditionalGeneration)
-    classes[0].register_for_auto_class()
-    classes[1].register_for_auto_class("AutoModelForCausalLM")
-    peak(classes[1]._from_config(config, attn_implementation="sdpa"), seed=3).save_pretrained(path)
-    processor.save_pretrained(path)
-    return path
+    return save_own_way(tmp_path_factory.mktemp("models") / "own_way")
 
 
 def program(home: Path, *args: object) -> subprocess.CompletedProcess[str]:
