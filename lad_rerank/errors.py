@@ -52,3 +52,23 @@ class CalibrationSampleError(CalibrationError, ValueError):
 
 class DegenerateScoresError(LADRerankError, ArithmeticError):
     """Scores are NaN, infinite or all equal: they are no ranking and are not returned as one."""
+
+
+class EvaluationError(LADRerankError, ValueError):
+    """Base of all that concerns evaluations."""
+
+
+class EvaluationSetError(EvaluationError):
+    """An evaluation set is unusable: a file, a line or a field of it, or too little to make one of."""
+
+
+class OverlapError(EvaluationError):
+    """Something a model was calibrated on is in the set it shall be evaluated on."""
+
+
+class ObservationFileError(EvaluationError):
+    """A file of stored observations cannot be read or written, or does not fit what it is used for."""
+
+
+class RowUnavailableError(EvaluationError):
+    """A row of an evaluation cannot be made with this model or these calibrations; the others are not concerned."""

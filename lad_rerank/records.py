@@ -21,17 +21,21 @@ FloatArray: TypeAlias = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Candidate:
-    """One thing that may be ranked.
+    """One thing that may be ranked: an image, a text, or an image with a text.
 
     Attributes:
         image: The picture, in any form that ``open_image`` accepts.
         id: The caller's name for it; ``None`` means its index in the list, as a string.
         metadata: Carried along untouched.
+        text: What is said of it: a title, a page's words. Shown to the model as one line.
+        first_stage_score: What the first stage gave it; used only where the calibration learned its weight.
     """
 
     image: ImageSource | None = None
     id: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    text: str | None = None
+    first_stage_score: float | None = None
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,12 @@ class Observation:
         label_mass: Share of the whole vocabulary's probability that fell on the labels, in [0, 1].
         prompt_tokens: Length of the prompt in tokens.
         passes: Forward passes over the prompt that this took.
+        peaks: Read-out rows by name, each (L, H, N) float64: the largest attention of the row to one of the
+            candidate's tokens, mean over the row's own tokens.
+        lengths: (N,) tokens that count as each candidate's own.
+        cut: (N,) tokens of each candidate's text that were cut off its end; empty where none could be.
+        null: The same candidates in the same order with a query that says nothing (``prompt.NULL_QUERY``),
+            where it was asked for.
     """
 
     log_probs: FloatArray
@@ -58,6 +68,10 @@ class Observation:
     label_mass: float
     prompt_tokens: int
     passes: int = 1
+    peaks: Mapping[str, FloatArray] = field(default_factory=dict)
+    lengths: tuple[int, ...] = ()
+    cut: tuple[int, ...] = ()
+    null: Observation | None = None
 
     @property
     def n(self) -> int:
@@ -78,6 +92,7 @@ class RankedCandidate:
             scores 1.0, and scores of different lists do not compare.
         evidence: The attention posterior of this candidate (Eq. 12) in [0, 1], or ``None`` where the
             method does not use it.
+        cut: Tokens of its text that were cut off the end to fit the token budget; 0 where all was shown.
     """
 
     rank: int
@@ -85,6 +100,7 @@ class RankedCandidate:
     id: str
     score: float
     evidence: float | None = None
+    cut: int = 0
 
 
 @dataclass(frozen=True)
@@ -114,7 +130,11 @@ class Ranking(Sequence[RankedCandidate]):
         model: The backbone's name.
         observation: What the pass yielded, in the order shown; ``None`` where none or several were needed.
         shown: Index into the caller's list of the candidate at each position of ``observation``.
-        passes: Prompts the model ran; 0 where there was nothing to compare, more than 1 with windows.
+        passes: Prompts the model ran; 0 where there was nothing to compare, more than 1 with windows or with
+            further looks at the same candidates.
+        confidence: In [0, 1], unlike scores an absolute signal: 0.5 and more where the right answer seems to be among
+            the candidates at all. ``None`` where the calibration could not fit it or the method has none. With
+            windows it speaks of the final pass.
     """
 
     query: str
@@ -125,6 +145,12 @@ class Ranking(Sequence[RankedCandidate]):
     observation: Observation | None = field(default=None, repr=False, compare=False)
     shown: tuple[int, ...] = ()
     passes: int = 0
+    confidence: float | None = None
+
+    @property
+    def confident(self) -> bool | None:
+        """Whether the right answer seems to be among the candidates; ``False`` may mean "none of these"."""
+        return None if self.confidence is None else self.confidence >= 0.5
 
     @overload
     def __getitem__(self, item: int) -> RankedCandidate: ...

@@ -12,7 +12,7 @@ prompts are silently wrong.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -33,6 +33,7 @@ ROW_BLOCK_ELEMENTS = 2**18
 """Scores computed at once, so that a long query's rows stay within a megabyte of float32."""
 
 _SINK: ContextVar[AttentionSink | None] = ContextVar("lad_rerank_attention_sink", default=None)
+_ATTEND: ContextVar[Callable[..., Any] | None] = ContextVar("lad_rerank_attend", default=None)
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,19 @@ class ReadOut:
     spans: Sequence[Sequence[int]]
 
 
+@dataclass(frozen=True)
+class AttentionRows:
+    """The read-out rows of one prompt.
+
+    Attributes:
+        mass: By row name, (L, H, N) float64: attention summed over each candidate's tokens.
+        peaks: By row name, (L, H, N) float64: the largest attention to one of them.
+    """
+
+    mass: Mapping[str, FloatArray]
+    peaks: Mapping[str, FloatArray]
+
+
 class AttentionSink:
     """Collects, for one pass over a batch of prompts, the attention from read-out rows to candidates.
 
@@ -59,7 +73,7 @@ class AttentionSink:
     def __init__(self, layer_of: Mapping[int, int], read_outs: Sequence[ReadOut]) -> None:
         self._layer_of = layer_of
         self._read_outs = read_outs
-        self._mass: list[dict[str, dict[int, torch.Tensor]]] = [{name: {} for name in r.rows} for r in read_outs]
+        self._read: list[dict[str, dict[int, torch.Tensor]]] = [{name: {} for name in r.rows} for r in read_outs]
         self._plans: dict[tuple[int, int, torch.device], _Plan] = {}
 
     def read(
@@ -80,7 +94,7 @@ class AttentionSink:
         if query.shape[0] != len(self._read_outs):
             raise BackboneError(f"Layer {layer} got {query.shape[0]} prompts where {len(self._read_outs)} were sent.")
         scaling = kwargs.get("scaling") or query.shape[-1] ** -0.5
-        for b, (read_out, mass) in enumerate(zip(self._read_outs, self._mass, strict=True)):
+        for b, (read_out, read) in enumerate(zip(self._read_outs, self._read, strict=True)):
             own_mask = None if mask is None else mask[b if mask.shape[0] > 1 else 0, 0]
             if not read_out.rows:
                 continue
@@ -89,21 +103,27 @@ class AttentionSink:
             if plan is None:
                 # The same in every layer of a device.
                 plan = self._plans[place] = _plan(read_out, key.shape[2], key.device)
-            means = _candidate_mass(query[b], key[b], own_mask, plan, scaling)
-            for name, mean in zip(read_out.rows, means, strict=True):
-                mass[name][layer] = mean
+            rows = _candidate_attention(query[b], key[b], own_mask, plan, scaling)
+            for name, row in zip(read_out.rows, rows, strict=True):
+                read[name][layer] = row
 
-    def results(self, layers: Sequence[int]) -> list[dict[str, FloatArray]]:
-        """Collected mass of each prompt, arrays (L, H, N) float64 by row name.
+    def results(self, layers: Sequence[int]) -> list[AttentionRows]:
+        """What was collected of each prompt.
 
         Raises:
             AttentionNotSeenError: A layer is missing, or what was read is no share of a distribution.
         """
-        return [{name: _stacked(name, by_layer, layers) for name, by_layer in mass.items()} for mass in self._mass]
+        results = []
+        for read in self._read:
+            both = {name: _stacked(name, by_layer, layers) for name, by_layer in read.items()}
+            results.append(
+                AttentionRows({name: b[:, 0] for name, b in both.items()}, {name: b[:, 1] for name, b in both.items()})
+            )
+        return results
 
 
 def _stacked(name: str, by_layer: Mapping[int, torch.Tensor], layers: Sequence[int]) -> FloatArray:
-    """(L, H, N) float64, checked."""
+    """(L, 2, H, N) float64, checked: sums over a candidate's tokens, and the largest of them."""
     missing = [layer for layer in layers if layer not in by_layer]
     if missing:
         raise AttentionNotSeenError(
@@ -113,10 +133,11 @@ def _stacked(name: str, by_layer: Mapping[int, torch.Tensor], layers: Sequence[i
     array: FloatArray = np.stack([by_layer[layer].cpu().numpy().astype(np.float64) for layer in layers])
     if not np.isfinite(array).all():
         raise AttentionNotSeenError(f"The attention of the {name!r} row is NaN or infinite; try dtype='float32'.")
-    if array.min() < 0 or array.sum(axis=-1).max() > 1 + 1e-3 or array.max() == 0:
+    mass = array[:, 0]
+    if mass.min() < 0 or mass.sum(axis=-1).max() > 1 + 1e-3 or mass.max() == 0:
         raise AttentionNotSeenError(
             f"The attention of the {name!r} row is no share of a distribution over the prompt: its sums over "
-            f"the candidates reach {array.sum(axis=-1).max():.4g}."
+            f"the candidates reach {mass.sum(axis=-1).max():.4g}."
         )
     return array
 
@@ -129,11 +150,13 @@ class _Plan:
         rows: (R,) all queries that are read.
         weights: (W, R) float32, how much of each query is in each read-out row.
         membership: (T, N) float32, 1 where a key belongs to a candidate.
+        owner: (T,) int64, the candidate a key belongs to; N for none.
     """
 
     rows: torch.Tensor
     weights: torch.Tensor
     membership: torch.Tensor
+    owner: torch.Tensor
 
 
 def _plan(read_out: ReadOut, tokens: int, device: torch.device) -> _Plan:
@@ -145,16 +168,18 @@ def _plan(read_out: ReadOut, tokens: int, device: torch.device) -> _Plan:
         weights[w, start : start + len(rows)] = 1 / len(rows)
         start += len(rows)
     membership = torch.zeros(tokens, len(read_out.spans))
+    owner = torch.full((tokens,), len(read_out.spans))
     for k, span in enumerate(read_out.spans):
         membership[list(span), k] = 1.0
+        owner[list(span)] = k
     places = torch.tensor([i for rows in read_out.rows.values() for i in rows])
-    return _Plan(places.to(device), weights.to(device), membership.to(device))
+    return _Plan(places.to(device), weights.to(device), membership.to(device), owner.to(device))
 
 
-def _candidate_mass(
+def _candidate_attention(
     query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, plan: _Plan, scaling: float
 ) -> torch.Tensor:
-    """Post-softmax attention of each read-out row to each span; (W, H, N) float32.
+    """Post-softmax attention of each read-out row to each span, its sum and its maximum; (W, 2, H, N) float32.
 
     Args:
         query: (H, Q, D).
@@ -170,7 +195,8 @@ def _candidate_mass(
     groups = heads // key.shape[0]
     keys = key.float().transpose(1, 2)
     positions = torch.arange(tokens, device=key.device)
-    total = torch.zeros(len(plan.weights), heads, plan.membership.shape[1], device=key.device)
+    candidates = plan.membership.shape[1]
+    total = torch.zeros(len(plan.weights), 2, heads, candidates, device=key.device)
     step = max(1, ROW_BLOCK_ELEMENTS // (heads * tokens))
     for start in range(0, len(plan.rows), step):
         block, weights = plan.rows[start : start + step], plan.weights[:, start : start + step]
@@ -183,7 +209,11 @@ def _candidate_mass(
             scores.masked_fill_(~mask[block], float("-inf"))
         else:
             scores += mask[block].float()
-        total += torch.einsum("wr,hrn->whn", weights, scores.softmax(dim=-1) @ plan.membership)
+        attention = scores.softmax(dim=-1)
+        largest = torch.zeros(heads, len(block), candidates + 1, device=key.device)
+        largest.scatter_reduce_(-1, plan.owner.expand_as(attention), attention, "amax")
+        both = torch.stack([attention @ plan.membership, largest[..., :candidates]])
+        total += torch.einsum("wr,chrn->wchn", weights, both)
     return total
 
 
@@ -202,6 +232,16 @@ def current_sink() -> AttentionSink | None:
     return _SINK.get()
 
 
+@contextlib.contextmanager
+def attending(attend: Callable[..., Any]) -> Iterator[None]:
+    """Let a function with the signature of transformers' SDPA make the decoder's attention in this context."""
+    token = _ATTEND.set(attend)
+    try:
+        yield
+    finally:
+        _ATTEND.reset(token)
+
+
 def _tapped_sdpa(
     module: torch.nn.Module,
     query: torch.Tensor,
@@ -215,7 +255,8 @@ def _tapped_sdpa(
     sink = current_sink()
     if sink is not None:
         sink.read(module, query, key, attention_mask, **kwargs)
-    output: tuple[torch.Tensor, None] = sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+    attend = _ATTEND.get() or sdpa_attention_forward
+    output: tuple[torch.Tensor, None] = attend(module, query, key, value, attention_mask, **kwargs)
     return output
 
 
@@ -227,7 +268,7 @@ def install(model: PreTrainedModel) -> Literal["interface", "patch"]:
         ``"patch"``: it calls SDPA itself and is read there, see ``sdpa_patch.py``.
 
     Raises:
-        BackboneError: The model has no separate text configuration, or neither way is open.
+        BackboneError: A multimodal model has no separate text configuration, or neither way is open.
     """
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
@@ -240,11 +281,7 @@ def install(model: PreTrainedModel) -> Literal["interface", "patch"]:
         return "patch"
     AttentionInterface.register(TAP_NAME, _tapped_sdpa)
     AttentionMaskInterface.register(TAP_NAME, sdpa_mask)
-    if "text_config" not in getattr(model.config, "sub_configs", {}):
-        raise BackboneError(
-            f"{type(model).__name__} has no text_config; it is not a multimodal model this package reads."
-        )
-    model.set_attn_implementation({"text_config": TAP_NAME})
+    select(model, TAP_NAME)
     if model.config.get_text_config()._attn_implementation != TAP_NAME:
         raise BackboneError(
             f"{type(model).__name__} neither lets its decoder's attention implementation be chosen nor calls "
@@ -253,10 +290,24 @@ def install(model: PreTrainedModel) -> Literal["interface", "patch"]:
     return "interface"
 
 
+def select(model: PreTrainedModel, implementation: str) -> None:
+    """Choose the attention implementation of a model's decoder; a plain language model is all decoder.
+
+    Raises:
+        BackboneError: The model has parts, and no text configuration among them.
+    """
+    parts = getattr(model.config, "sub_configs", {})
+    if parts and "text_config" not in parts:
+        raise BackboneError(
+            f"{type(model).__name__} has no text_config; it is not a multimodal model this package reads."
+        )
+    model.set_attn_implementation({"text_config": implementation} if parts else implementation)
+
+
 def full_attention_modules(model: PreTrainedModel) -> dict[int, torch.nn.Module]:
     """Decoder layers that attend to the whole prompt: attention module by layer number.
 
-    Sliding-window and linear-attention layers are left out: early images get exactly nothing there.
+    Sliding-window and linear-attention layers are left out: early candidates get exactly nothing there.
 
     Raises:
         BackboneError: No decoder layers, or none with full attention.

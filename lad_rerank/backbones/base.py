@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from dataclasses import dataclass, fields, replace
+from typing import Protocol, TypeAlias
 
-from lad_rerank.prompt import LabelStyle
+from lad_rerank.contents import CandidateKind, Showable
+from lad_rerank.prompt import LabelStyle, prompt_version, wording_of
 from lad_rerank.records import Observation
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
 
 @dataclass(frozen=True)
@@ -22,13 +20,14 @@ class BackboneIdentity:
     Attributes:
         model_type: ``config.model_type``, such as ``qwen2_5_vl``.
         weights: Digest over every parameter and buffer, see ``identity.weights_digest``.
-        prompt: Version of the question's wording.
+        prompt: Version of the question's wording, see :func:`lad_rerank.prompt.prompt_version`.
         chat_template: Digest of the processor's chat template.
         labels: How candidates are named.
-        max_pixels: Pixel budget of one image.
+        max_pixels: Pixel budget of one image; 0 where the model reads texts only.
         spans: Which tokens count as a candidate's own; ``"visual"`` leaves delimiters out.
         dtype: Floating point type of the decoder, such as ``float32``.
         layers: Decoder layers whose attention is read.
+        candidates: What is ranked: images, texts, or lists with anything else.
     """
 
     model_type: str
@@ -40,6 +39,13 @@ class BackboneIdentity:
     spans: str
     dtype: str
     layers: tuple[int, ...]
+    candidates: CandidateKind = "image"
+
+    def for_kind(self, kind: CandidateKind) -> BackboneIdentity:
+        """The same backbone as it ranks candidates of a kind, each of which has a prompt and a bias of its own."""
+        if kind == self.candidates:
+            return self
+        return replace(self, candidates=kind, prompt=prompt_version(kind, wording_of(self.prompt)))
 
     def differences(self, other: BackboneIdentity) -> dict[str, tuple[object, object]]:
         """Fields that differ, each with (self's, other's) value."""
@@ -47,8 +53,8 @@ class BackboneIdentity:
         return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
-Request: TypeAlias = "tuple[str, Sequence[Image]]"
-"""A query and its images, in the order they are shown."""
+Request: TypeAlias = tuple[str, Sequence[Showable]]
+"""A query and its candidates, in the order they are shown."""
 
 
 class Backbone(Protocol):
@@ -72,17 +78,18 @@ class Backbone(Protocol):
         """What its position bias depends on."""
         ...
 
-    def observe(self, query: str, images: Sequence[Image]) -> Observation:
-        """Show the images in this order and ask for the query, in one forward pass.
+    def observe(self, query: str, candidates: Sequence[Showable]) -> Observation:
+        """Show the candidates in this order and ask for the query, in one forward pass.
 
         Args:
             query: One line of text, as :func:`lad_rerank.prompt.clean_query` returns it.
-            images: At least two RGB pictures.
+            candidates: At least two: contents, or RGB pictures by themselves. What is no content is hashed here.
 
         Raises:
             PromptTooLongError: The prompt does not fit the context window.
             AttentionNotSeenError: The read-out rows did not arrive.
             BackboneError: The model did not behave as a backbone must.
+            InvalidRequestError: There is an image among them, and the model reads texts only.
         """
         ...
 
@@ -90,10 +97,10 @@ class Backbone(Protocol):
         """:meth:`observe` for several requests, which may run in batches and share what they have in common.
 
         Args:
-            requests: (query, images) pairs; the numbers of images may differ.
+            requests: (query, candidates) pairs; numbers and kinds of candidates may differ.
         """
         ...
 
-    def capacity(self, query: str, images: Sequence[Image]) -> int:
-        """How many of these images one prompt holds, all of them at most: what context and labels allow."""
+    def capacity(self, query: str, candidates: Sequence[Showable]) -> int:
+        """How many of these candidates one prompt holds, all of them at most: what context and labels allow."""
         ...

@@ -1,37 +1,45 @@
-"""Any AutoModelForImageTextToText as a backbone: what is asked of it, and what is kept between questions."""
+"""A multimodal model, or a plain language model, as a backbone."""
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from lad_rerank.backbones import attention_tap
 from lad_rerank.backbones.base import BackboneIdentity, Request
-from lad_rerank.backbones.batching import batches, each, halving
-from lad_rerank.backbones.encoding import EncodedPrompt, PreparedImage, PromptEncoder
+from lad_rerank.backbones.capacity import most_that_fit
+from lad_rerank.backbones.encoding import EncodedPrompt, PromptEncoder
 from lad_rerank.backbones.families import family_of
 from lad_rerank.backbones.feature_store import FeatureStore
 from lad_rerank.backbones.features import ImageFeatures
 from lad_rerank.backbones.identity import text_digest, weights_digest
-from lad_rerank.backbones.kept import KeptPrompt
-from lad_rerank.backbones.label_scoring import Tokens, label_log_probs, label_mass, needs_cache
 from lad_rerank.backbones.loading import load
-from lad_rerank.backbones.memory import BoundedMemory
-from lad_rerank.backbones.passes import Passes, PassResult
+from lad_rerank.backbones.passes import Passes
 from lad_rerank.backbones.pictures import Pictures
+from lad_rerank.backbones.preparing import ImagePreparer, PreparedImage
+from lad_rerank.backbones.runs import Runs, beginning
 from lad_rerank.backbones.traits import read_traits
+from lad_rerank.contents import CandidateKind, Content, Showable, as_contents
 from lad_rerank.errors import InvalidRequestError, PromptTooLongError
-from lad_rerank.images import image_digest
-from lad_rerank.prompt import PROMPT_VERSION, LabelStyle, SpanStyle, candidate_labels, most_labels
-from lad_rerank.records import FloatArray, Observation
+from lad_rerank.prompt import (
+    LabelStyle,
+    SpanStyle,
+    Wording,
+    candidate_labels,
+    most_labels,
+    prompt_version,
+    question_parts,
+    wording_of,
+)
+from lad_rerank.records import Observation
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-    from transformers import PreTrainedModel, ProcessorMixin
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
 logger = logging.getLogger(__name__)
 
@@ -41,18 +49,22 @@ MEBIBYTE = 2**20
 class HuggingFaceBackbone:
     """A loaded model and its processor, read through SDPA in one pass.
 
-    What is costly is kept within bounds: image features by pixels, and the keys and values of the last
+    A multimodal model takes images, texts and both. A plain language model, whose processor is a tokenizer, takes
+    texts. What is costly is kept within bounds: image features by pixels, and the keys and values of the last
     candidate lists. Neither changes what comes out, and threads may share a backbone.
 
     Args:
         model: A ``PreTrainedModel`` in evaluation mode. Its decoder is switched to the attention tap, and the
             check at load switches it back and forth: make a backbone before other threads use its model.
-        processor: The processor that belongs to it.
+        processor: The processor that belongs to it, or the tokenizer of a plain language model.
         name: What to call it.
         revision: Hub revision, for the record.
         labels: How candidates are named.
         max_pixels: Pixel budget of one image; the paper's 336 x 336 by default.
-        spans: ``"visual"`` counts a candidate's visual tokens, ``"delimited"`` the marks around them too.
+        max_text_tokens: Tokens of one candidate's text at most; what is longer is cut at its end, and
+            ``Observation.cut`` says by how much.
+        spans: ``"visual"`` counts a candidate's visual tokens and its text, ``"delimited"`` the marks around an image
+            too.
         verify: Check at load, on a tiny prompt, that the model is read right; see ``verify.py``.
         max_feature_bytes: Image features kept at most.
         feature_folder: Keep image features on disk too, as safetensors, for a catalogue that is asked again.
@@ -67,12 +79,13 @@ class HuggingFaceBackbone:
     def __init__(
         self,
         model: PreTrainedModel,
-        processor: ProcessorMixin,
+        processor: ProcessorMixin | PreTrainedTokenizerBase,
         *,
         name: str,
         revision: str | None = None,
         labels: LabelStyle = "digits",
         max_pixels: int | None = None,
+        max_text_tokens: int = 256,
         spans: SpanStyle = "visual",
         verify: bool = True,
         max_feature_bytes: int = 256 * MEBIBYTE,
@@ -82,10 +95,10 @@ class HuggingFaceBackbone:
     ) -> None:
         if spans not in get_args(SpanStyle):
             raise InvalidRequestError(f"Unknown spans {spans!r}; choose one of {', '.join(get_args(SpanStyle))}.")
-        if max_pixels is not None and max_pixels < 1:
-            raise InvalidRequestError(f"max_pixels must be at least 1, got {max_pixels}.")
-        if batch_size < 1:
-            raise InvalidRequestError(f"batch_size must be at least 1, got {batch_size}.")
+        numbers = ("max_pixels", max_pixels), ("max_text_tokens", max_text_tokens), ("batch_size", batch_size)
+        for setting, number in numbers:
+            if number is not None and number < 1:
+                raise InvalidRequestError(f"{setting} must be at least 1, got {number}.")
         candidate_labels(1, labels)
         self._model = model
         self._processor = processor
@@ -95,38 +108,45 @@ class HuggingFaceBackbone:
         self._context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         self._traits = read_traits(model, processor)
         self._family = family_of(model.config.model_type)
-        budget = self._family.pixel_budget(processor, max_pixels)
+        preparer, seeing = None, cast("Any", processor)
+        if self._traits.image_token_id is not None:
+            budget = self._family.pixel_budget(seeing, max_pixels)
+            preparer = ImagePreparer(seeing, self._traits.image_token_id, self._family, budget)
         attention_tap.install(model)
         modules = attention_tap.full_attention_modules(model)
         self._encoder = PromptEncoder(
-            processor, self._traits.image_token_id, labels, self._family, budget, spans == "delimited"
+            processor, labels, preparer=preparer, delimited=spans == "delimited", max_text_tokens=max_text_tokens
         )
         self._passes = Passes(model, self._traits, modules, self._family)
-        self._kept: BoundedMemory[tuple[str, ...], KeptPrompt] = BoundedMemory(max_cache_bytes, lambda k: k.nbytes)
-        self.uses_features = self._traits.encoder_outputs
-        self.uses_prefix = self._traits.keeps_prefix
+        self._runs = Runs(
+            self._passes,
+            tuple(modules),
+            self.features,
+            keeps=self._traits.keeps_prefix,
+            max_cache_bytes=max_cache_bytes,
+            batch_size=batch_size,
+        )
+        self.uses_features = self._traits.encoder_outputs and preparer is not None
+        kind: CandidateKind = "image" if preparer is not None else "text"
         self._identity = BackboneIdentity(
             model_type=model.config.model_type,
             weights=weights_digest(model),
-            prompt=PROMPT_VERSION,
+            prompt=prompt_version(kind),
             chat_template=text_digest(str(processor.chat_template)),
             labels=labels,
-            max_pixels=budget.pixels,
+            max_pixels=preparer.budget.pixels if preparer is not None else 0,
             spans=spans,
             dtype=str(model.dtype).removeprefix("torch."),
             layers=tuple(modules),
+            candidates=kind,
         )
         logger.info(
             "Loaded %s (%s) on %s in %s; decoder attention: SDPA with %d of its layers read.",
-            name,
-            model.config.model_type,
-            model.device,
-            self._identity.dtype,
-            len(modules),
+            *(name, model.config.model_type, model.device, self._identity.dtype, len(modules)),
         )
         store = None
-        if feature_folder is not None:
-            settings = f"{self._identity.weights} {budget} {self._identity.dtype}"
+        if feature_folder is not None and preparer is not None:
+            settings = f"{self._identity.weights} {preparer.budget} {self._identity.dtype}"
             store = FeatureStore(Path(feature_folder), model, settings)
         self._pictures = Pictures(model, self._prepare, max_feature_bytes, store)
         if verify:
@@ -142,6 +162,7 @@ class HuggingFaceBackbone:
         name: str | None = None,
         labels: LabelStyle = "digits",
         max_pixels: int | None = None,
+        max_text_tokens: int = 256,
         spans: SpanStyle = "visual",
         verify: bool = True,
         keeping: Mapping[str, Any] | None = None,
@@ -150,10 +171,11 @@ class HuggingFaceBackbone:
         """Load a model and make a backbone of it.
 
         Args:
-            model: Local folder or hub id.
+            model: Local folder, hub id, or the path of a GGUF file.
             name: What to call it; the ``model`` argument by default.
             labels: See the class.
             max_pixels: See the class.
+            max_text_tokens: See the class.
             spans: See the class.
             verify: See the class.
             keeping: ``max_feature_bytes``, ``feature_folder``, ``max_cache_bytes``, ``batch_size`` of the class.
@@ -163,7 +185,8 @@ class HuggingFaceBackbone:
             BackboneError: The model cannot be loaded or read.
         """
         loaded, processor = load(model, **loading)
-        settings: dict[str, Any] = {"labels": labels, "max_pixels": max_pixels, "spans": spans, "verify": verify}
+        settings: dict[str, Any] = {"labels": labels, "max_pixels": max_pixels, "max_text_tokens": max_text_tokens}
+        settings |= {"spans": spans, "verify": verify}
         settings |= {"name": name or str(model), "revision": loading.get("revision")} | dict(keeping or {})
         try:
             return cls(loaded, processor, **settings)
@@ -186,164 +209,140 @@ class HuggingFaceBackbone:
 
     @property
     def identity(self) -> BackboneIdentity:
-        """What the model's position bias depends on."""
+        """What its position bias depends on as it ranks images, or texts where it reads no images; see ``for_kind``."""
         return self._identity
 
-    def encode(self, query: str, images: Sequence[Image], digests: Sequence[str] = ()) -> EncodedPrompt:
-        """Tokens of the prompt that shows the images in this order.
+    @property
+    def uses_prefix(self) -> bool:
+        """Whether prompts over the same candidates run behind the kept ones."""
+        return self._runs.uses_prefix
+
+    @uses_prefix.setter
+    def uses_prefix(self, uses: bool) -> None:
+        self._runs.uses_prefix = uses
+
+    @property
+    def reads_images(self) -> bool:
+        """Whether it can be shown images; a plain language model reads texts only."""
+        return self._encoder.preparer is not None
+
+    def variant(self, *, labels: LabelStyle | None = None, wording: Wording | None = None) -> HuggingFaceBackbone:
+        """The same model asked in another way.
+
+        It shares model, image features and what is kept of prompts: over the same images only what comes behind them
+        runs again. Nothing is verified again.
+
+        Args:
+            labels: How candidates are named; as before by default.
+            wording: How the question is put; as before by default.
+
+        Raises:
+            InvalidRequestError: Unknown labels or wording.
+        """
+        labels = labels or self._identity.labels
+        wording = wording or wording_of(self._identity.prompt)
+        question_parts(1, labels, wording=wording)
+        other = copy.copy(self)
+        other._encoder = self._encoder.variant(labels, wording)
+        prompt = prompt_version(self._identity.candidates, wording)
+        other._identity = replace(self._identity, labels=labels, prompt=prompt)
+        return other
+
+    def encode(self, query: str, candidates: Sequence[Showable]) -> EncodedPrompt:
+        """Tokens of the prompt that shows the candidates in this order.
 
         Args:
             query: One line of text.
-            images: RGB pictures.
-            digests: Digests of their pixels, where they are known.
+            candidates: Contents, or RGB pictures by themselves.
 
         Raises:
-            PromptTooLongError: It does not fit the context window. Nothing is truncated.
+            PromptTooLongError: It does not fit the context window. But for texts over their budget, nothing is cut.
+            InvalidRequestError: There is an image among them, and the model reads texts only.
             BackboneError: The processor did not do what it must.
         """
-        if self.uses_features:
-            prompt = self._encoder.encode(query, self._prepared(images, digests))
+        contents = as_contents(candidates)
+        self._encoder.check_readable(contents, self._name)
+        if self.uses_features or all(content.image is None for content in contents):
+            prompt = self._encoder.encode(query, contents, self._prepared(contents))
         else:
-            prompt = self._encoder.encode_plain(query, images)
-            assert prompt.inputs is not None
-            self._family.check_pixels(self._processor, prompt.inputs, self._identity.max_pixels, len(images))
+            prompt = self._encoder.encode_plain(query, contents)
+            self._check_pixels(prompt.inputs or {}, sum(content.image is not None for content in contents))
         if self._context is not None and prompt.length > self._context:
             raise PromptTooLongError(
-                f"The prompt of {len(images)} images and this query has {prompt.length} tokens, the model takes "
-                f"{self._context}. Lower max_pixels, rerank fewer candidates, or shorten the query."
+                f"The prompt of {len(contents)} candidates and this query has {prompt.length} tokens, the model takes "
+                f"{self._context}. Lower max_pixels or max_text_tokens, rerank fewer candidates, or shorten the query."
             )
         return prompt
 
-    def capacity(self, query: str, images: Sequence[Image]) -> int:
-        """How many of these images one prompt holds, all of them at most: what context and labels allow.
+    def capacity(self, query: str, candidates: Sequence[Showable]) -> int:
+        """How many of these candidates one prompt holds, all of them at most: what context and labels allow.
 
         Where images are not prepared apart from prompts (transformers before 5.18) only the labels count here,
         and a prompt that does not fit says so when it is encoded.
-        """
-        most = most_labels(self._identity.labels)
-        if self._context is None or not self.uses_features or len(images) < 2:
-            return min(most, len(images))
-        prepared = self._prepared(images)
-        # A character is at most four tokens, and no question takes a thousand: mostly there is room to spare.
-        if sum(image.length + 8 for image in prepared) + 4 * len(query) + 1024 <= self._context:
-            return min(most, len(images))
-        longest = max(prepared, key=lambda image: image.length)
-        two, three = (self._encoder.encode(query, [longest] * n).length for n in (2, 3))
-        fitting: int = 2 + max(0, self._context - two) // (three - two)
-        return min(most, fitting, len(images))
 
-    def observe(self, query: str, images: Sequence[Image]) -> Observation:
-        """Show the images in this order and ask for the query, in one forward pass.
+        Raises:
+            InvalidRequestError: There is an image among them, and the model reads texts only.
+        """
+        contents = as_contents(candidates)
+        self._encoder.check_readable(contents, self._name)
+        most = min(most_labels(self._identity.labels), len(contents))
+        pictured = any(content.image is not None for content in contents)
+        if self._context is None or (pictured and not self.uses_features) or len(contents) < 2:
+            return most
+        bounds = [self._encoder.most_tokens(c, self._prepared([c])) for c in contents]
+        return most_that_fit(contents, bounds, most, self._context, lambda some: self._length(query, some))
+
+    def observe(self, query: str, candidates: Sequence[Showable]) -> Observation:
+        """Show the candidates in this order and ask for the query, in one forward pass.
 
         Args:
             query: One line of text.
-            images: At least two RGB pictures.
+            candidates: At least two: contents, or RGB pictures by themselves.
 
         Raises:
-            PromptTooLongError: The prompt does not fit the context window.
-            AttentionNotSeenError: The read-out rows did not arrive.
-            BackboneError: The model or processor did not behave as it must.
+            AttentionNotSeenError: The read-out rows did not arrive. See :meth:`encode` for other errors.
         """
-        return self.observe_many([(query, images)])[0]
+        return self.observe_many([(query, candidates)])[0]
 
     def observe_many(self, requests: Sequence[Request]) -> list[Observation]:
         """:meth:`observe` for several requests, in batches.
 
-        Requests over the same images in the same order share one run over the images; the others run
+        Requests over the same candidates in the same order share one run over them; the others run
         side by side. A batch that does not fit the memory is halved, and that is logged.
 
         Args:
-            requests: (query, images) pairs; the numbers of images may differ.
+            requests: (query, candidates) pairs; numbers and kinds of candidates may differ.
         """
-        import torch
-
-        observations: list[Observation | None] = [None] * len(requests)
-        groups: dict[tuple[str, ...], list[tuple[int, EncodedPrompt]]] = {}
-        # Windows and shifts show the same picture objects again and again: each is hashed once.
-        distinct = {id(image): image for _, images in requests for image in images}
-        digest_of = {name: image_digest(image) for name, image in distinct.items()}
-        for i, (query, images) in enumerate(requests):
-            key = tuple(digest_of[id(image)] for image in images)
-            groups.setdefault(key, []).append((i, self.encode(query, images, key)))
-        with torch.inference_mode():
-            kept = (
-                {key: found for key in groups if (found := self._kept.get(key)) is not None} if self.uses_prefix else {}
-            )
-            fresh = [(key, *group.pop(0)) for key, group in groups.items() if key not in kept]
-            size = self._batch_size if self.uses_features else 1
-            for batch in batches(fresh, size):
-                prompts = [prompt for _, _, prompt in batch]
-                for (key, i, prompt), result in zip(batch, self._whole(prompts), strict=True):
-                    observations[i] = self._observation(prompt, result, result.kept)
-                    if result.kept is not None and self.uses_prefix:
-                        kept[key] = result.kept
-                        self._kept.put(key, result.kept)
-            for key, group in groups.items():
-                for others in batches(group, self._batch_size):
-                    prompts = [prompt for _, prompt in others]
-                    results = self._behind(kept[key], prompts) if key in kept else each(prompts, self._whole)
-                    for (i, prompt), result in zip(others, results, strict=True):
-                        observations[i] = self._observation(prompt, result, kept.get(key) or result.kept)
-        return [observation for observation in observations if observation is not None]
-
-    def top_tokens(self, query: str, images: Sequence[Image], count: int = 5) -> list[str]:
-        """What the model would most like to say, as text, for a message."""
-        import torch
-
-        with torch.inference_mode():
-            (result,) = self._whole([self.encode(query, images)])
-        best = np.argsort(-result.logits)[:count]
-        return [str(self._encoder.tokenizer.decode([int(token)])) for token in best]
+        # Windows and shifts show the same pictures again and again: each is hashed once.
+        contents = as_contents(candidate for _, candidates in requests for candidate in candidates)
+        prompts, start = [], 0
+        for query, candidates in requests:
+            own = contents[start : start + len(candidates)]
+            start += len(own)
+            prompts.append((beginning(own, self._identity.labels), self.encode(query, own)))
+        return self._runs.observe(prompts)
 
     def features(self, prompt: EncodedPrompt) -> list[ImageFeatures]:
-        """Features of a prompt's images."""
+        """Features of a prompt's images; none where it carries pixels."""
         return [self._pictures.features(image) for image in prompt.images]
 
     def forget(self) -> None:
         """Let go of all features, keys and values that are in memory."""
         self._pictures.clear()
-        self._kept.clear()
+        self._runs.kept.clear()
 
-    def _prepared(self, images: Sequence[Image], digests: Sequence[str] = ()) -> list[PreparedImage]:
-        names = digests or [image_digest(image) for image in images]
-        return [self._pictures.prepared(image, name) for image, name in zip(images, names, strict=True)]
+    def _length(self, query: str, contents: Sequence[Content]) -> int:
+        return self._encoder.encode(query, contents, self._prepared(contents)).length
+
+    def _prepared(self, contents: Sequence[Content]) -> list[PreparedImage]:
+        return [self._pictures.prepared(c.image, c.pixels) for c in contents if c.image is not None]
 
     def _prepare(self, image: Image, digest: str) -> PreparedImage:
-        prepared = self._encoder.prepare(image, digest)
-        self._family.check_pixels(self._processor, prepared.inputs, self._identity.max_pixels, 1)
+        assert self._encoder.preparer is not None
+        prepared = self._encoder.preparer.prepare(image, digest)
+        self._check_pixels(prepared.inputs, 1)
         return prepared
 
-    def _whole(self, prompts: Sequence[EncodedPrompt]) -> list[PassResult]:
-        """Run whole prompts, and keep what is worth keeping of them."""
-
-        def run(some: Sequence[EncodedPrompt]) -> list[PassResult]:
-            features = [self.features(prompt) for prompt in some] if self.uses_features else None
-            return self._passes.whole(some, features, keeping=keeping)
-
-        keeping = self._traits.keeps_prefix and (
-            (self.uses_prefix and self._kept.max_bytes > 0)
-            or any(needs_cache(p.answer.labels, p.answer.end) for p in prompts)
-        )
-        return halving(prompts, run)
-
-    def _behind(self, kept: KeptPrompt, prompts: Sequence[EncodedPrompt]) -> list[PassResult]:
-        """Run what these prompts do not share with a kept one."""
-        return halving(prompts, lambda some: self._passes.behind(kept, some, reading=True))
-
-    def _observation(self, prompt: EncodedPrompt, result: PassResult, kept: KeptPrompt | None) -> Observation:
-        """Make the record; labels of several tokens ask for a step on the kept keys and values."""
-
-        def next_logits(prefixes: Sequence[Tokens]) -> FloatArray:
-            longer = [prompt.with_answer(prefix) for prefix in prefixes]
-            if kept is not None:
-                return np.stack([r.logits for r in self._passes.behind(kept, longer, reading=False)])
-            return np.stack([self._whole([one])[0].logits for one in longer])
-
-        answer = prompt.answer
-        return Observation(
-            log_probs=label_log_probs(answer.labels, answer.end, result.logits, next_logits),
-            attention=result.attention,
-            layers=self._identity.layers,
-            label_mass=label_mass(answer.labels, result.logits),
-            prompt_tokens=prompt.length,
-        )
+    def _check_pixels(self, inputs: Mapping[str, Any], pictures: int) -> None:
+        processor: Any = self._processor
+        self._family.check_pixels(processor, inputs, self._identity.max_pixels, pictures)

@@ -17,14 +17,14 @@ class KeptPrompt:
     Attributes:
         ids: The prompt's token ids.
         layers: (key, value) of each layer, each (1, Hk, T, D).
-        shift: Position id of a token behind the images, less its index: 0 but for M-RoPE.
-        images_end: Index of the first token behind the last visual one; only what comes later may differ.
+        shift: Position id of a token behind the candidates, less its index: 0 but for M-RoPE.
+        candidates_end: Index of the first token behind the last candidate; only what comes later may differ.
     """
 
     ids: tuple[int, ...]
     layers: tuple[tuple[torch.Tensor, torch.Tensor], ...]
     shift: int
-    images_end: int
+    candidates_end: int
 
     @property
     def nbytes(self) -> int:
@@ -32,7 +32,7 @@ class KeptPrompt:
         return sum(t.untyped_storage().nbytes() for pair in self.layers for t in pair)
 
     def shared(self, ids: Sequence[int]) -> int:
-        """Tokens that another prompt over the same images may take from here; 0 where it differs too early.
+        """Tokens that another prompt over the same candidates may take from here; 0 where it differs too early.
 
         At least one token is always left to run.
         """
@@ -42,7 +42,7 @@ class KeptPrompt:
                 break
             n += 1
         n = min(n, len(ids) - 1)
-        return n if n >= self.images_end else 0
+        return n if n >= self.candidates_end else 0
 
     def cache(self, length: int, batch: int) -> Any:
         """A new cache of the first ``length`` tokens for each prompt of a batch."""
@@ -56,7 +56,7 @@ class KeptPrompt:
         return cache
 
 
-def keep(cache: Any, row: int, start: int, ids: Sequence[int], shift: int, images_end: int) -> KeptPrompt:
+def keep(cache: Any, row: int, start: int, ids: Sequence[int], shift: int, candidates_end: int) -> KeptPrompt:
     """Take one prompt's keys and values out of a cache, without its left padding.
 
     Args:
@@ -65,10 +65,10 @@ def keep(cache: Any, row: int, start: int, ids: Sequence[int], shift: int, image
         start: How much padding stands before it.
         ids: Its token ids, padding left out.
         shift: See :class:`KeptPrompt`.
-        images_end: See :class:`KeptPrompt`.
+        candidates_end: See :class:`KeptPrompt`.
     """
     end = start + len(ids)
     layers = tuple(
         (layer.keys[row : row + 1, :, start:end], layer.values[row : row + 1, :, start:end]) for layer in cache.layers
     )
-    return KeptPrompt(tuple(ids), layers, shift, images_end)
+    return KeptPrompt(tuple(ids), layers, shift, candidates_end)

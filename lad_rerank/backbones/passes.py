@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lad_rerank.backbones import attention_tap
-from lad_rerank.backbones.attention_tap import AttentionSink, ReadOut
-from lad_rerank.backbones.encoding import TEXT_INPUTS, EncodedPrompt
+from lad_rerank.backbones.attention_tap import AttentionRows, AttentionSink, ReadOut
+from lad_rerank.backbones.encoding import EncodedPrompt
 from lad_rerank.backbones.families.base import Family
 from lad_rerank.backbones.features import ImageFeatures, merged, on_device
 from lad_rerank.backbones.kept import KeptPrompt, keep
+from lad_rerank.backbones.preparing import TEXT_INPUTS
 from lad_rerank.backbones.traits import Traits
 from lad_rerank.errors import BackboneError
 from lad_rerank.records import FloatArray
@@ -29,12 +30,12 @@ class PassResult:
 
     Attributes:
         logits: (V,) raw logits behind the last token, float64.
-        attention: Read-out rows by name, each (L, H, N); empty where none was asked for.
+        attention: Read-out rows; empty where none was asked for.
         kept: The prompt's keys and values, where they were asked for.
     """
 
     logits: FloatArray
-    attention: Mapping[str, FloatArray]
+    attention: AttentionRows
     kept: KeptPrompt | None = None
 
 
@@ -42,7 +43,7 @@ class Passes:
     """Runs a model. Holds nothing that a call changes.
 
     Args:
-        model: The multimodal model, its decoder switched to the attention tap.
+        model: The model, its decoder switched to the attention tap.
         traits: What it can do.
         modules: Attention modules that are read, by layer.
         family: What its family marks and where its positions begin.
@@ -58,13 +59,14 @@ class Passes:
         self._layer_of = {id(module): layer for layer, module in modules.items()}
 
     def whole(
-        self, prompts: Sequence[EncodedPrompt], features: Sequence[Sequence[ImageFeatures]] | None, *, keeping: bool
+        self, prompts: Sequence[EncodedPrompt], features: Sequence[Sequence[ImageFeatures]], *, keeping: bool
     ) -> list[PassResult]:
         """Run whole prompts in one batch, padded on the left.
 
         Args:
-            prompts: Prompts; without features just one, which carries the processor's own inputs.
-            features: Image features of each prompt in place of pixels.
+            prompts: Prompts; just one where it carries the processor's own inputs.
+            features: Image features of each prompt's images, in place of pixels; empty where it has none or carries
+                the processor's own inputs.
             keeping: Keep each prompt's keys and values.
         """
         inputs, starts, shifts = self._whole_inputs(prompts, features)
@@ -89,18 +91,16 @@ class Passes:
         for b, prompt in enumerate(prompts):
             kept = None
             if cache is not None:
-                kept = keep(cache, b, starts[b], prompt.ids, shifts[b], prompt.images_end)
+                kept = keep(cache, b, starts[b], prompt.ids, shifts[b], prompt.candidates_end)
             results.append(PassResult(logits[b], attention[b], kept))
         return results
 
-    def attentions(
-        self, prompt: EncodedPrompt, features: Sequence[ImageFeatures] | None
-    ) -> tuple[torch.Tensor, ...] | None:
+    def attentions(self, prompt: EncodedPrompt, features: Sequence[ImageFeatures]) -> tuple[torch.Tensor, ...] | None:
         """The model's own attention maps of one prompt, by layer: the reference that the tap is checked against.
 
         Only for short prompts, and only while the decoder runs eager attention.
         """
-        inputs, _, _ = self._whole_inputs([prompt], None if features is None else [features])
+        inputs, _, _ = self._whole_inputs([prompt], [features])
         maps: tuple[torch.Tensor, ...] | None = self._model(**inputs, output_attentions=True).attentions
         return maps
 
@@ -110,7 +110,7 @@ class Passes:
         """What the model is given for whole prompts, how much padding stands before each, and their shifts."""
         import torch
 
-        if features is None and len(prompts) > 1:
+        if len(prompts) > 1 and any(prompt.inputs is not None for prompt in prompts):
             raise BackboneError("Prompts with pixels run one at a time.")
         lengths = [prompt.length for prompt in prompts]
         longest = max(lengths)
@@ -136,20 +136,20 @@ class Passes:
         elif any(starts):
             inputs["position_ids"] = (inputs["attention_mask"].cumsum(dim=1) - 1).clamp(min=0)
             inputs["position_ids"] += self._family.first_position
-        if features is not None:
+        if features is not None and any(features):
             inputs["mm_encoder_outputs"] = {"image": merged([f for own in features for f in own])}
-        else:
+        elif prompts[0].inputs is not None:
             inputs |= self._pixels(prompts[0])
         return inputs, starts, [shift for _, shift in located]
 
     def behind(self, kept: KeptPrompt, prompts: Sequence[EncodedPrompt], *, reading: bool) -> list[PassResult]:
-        """Run only what these prompts do not share with a kept one over the same images.
+        """Run only what these prompts do not share with a kept one over the same candidates.
 
         The suffixes are padded on the right without a mask, and each is read at its own last token: later
         padding cannot be seen from there.
 
         Args:
-            kept: Keys and values of a prompt over the same images in the same order.
+            kept: Keys and values of a prompt over the same candidates in the same order.
             prompts: Prompts that begin like it.
             reading: Read attention as well.
         """
@@ -160,7 +160,7 @@ class Passes:
             # The rows that are read must be among what runs.
             shared = min(shared, *(prompt.query[0] for prompt in prompts))
         if shared == 0:
-            raise BackboneError("The prompts do not share the kept prompt's images.")
+            raise BackboneError("The prompts do not share the kept prompt's candidates.")
         tails = [list(prompt.ids[shared:]) for prompt in prompts]
         longest = max(map(len, tails))
         device = self._model.device
@@ -185,7 +185,7 @@ class Passes:
 
     def _run(
         self, inputs: dict[str, Any], read_outs: Sequence[ReadOut], last: Sequence[int], caching: bool
-    ) -> tuple[list[FloatArray], list[dict[str, FloatArray]]]:
+    ) -> tuple[list[FloatArray], list[AttentionRows]]:
         """One forward pass; logits at each prompt's last token, and its read-out rows."""
         import torch
 
@@ -219,11 +219,13 @@ class Passes:
         return torch.tensor([row[-1:] * (length - len(row)) + row for row in ids], device=self._model.device)
 
     def _positions(self, prompt: EncodedPrompt) -> tuple[torch.Tensor, int]:
-        """Position ids (3, 1, T) of a prompt, and how far positions behind its images lag their index."""
+        """Position ids (3, 1, T) of a prompt, and how far positions behind its candidates lag their index."""
         import torch
 
         if not self._traits.rope_index:
             return torch.empty(0), 0
+        if prompt.inputs is None and not prompt.images:
+            return torch.arange(prompt.length, device=self._model.device).expand(3, 1, -1), 0
         grids = (
             prompt.inputs["image_grid_thw"]
             if prompt.inputs is not None

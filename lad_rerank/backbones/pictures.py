@@ -6,10 +6,10 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from lad_rerank.backbones.encoding import PreparedImage
 from lad_rerank.backbones.feature_store import FeatureStore
 from lad_rerank.backbones.features import ImageFeatures, image_features, on_device
 from lad_rerank.backbones.memory import BoundedMemory
+from lad_rerank.backbones.preparing import PreparedImage
 
 if TYPE_CHECKING:
     from PIL.Image import Image

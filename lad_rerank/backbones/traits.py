@@ -6,10 +6,11 @@ import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from lad_rerank.backbones.answers import shows_images
 from lad_rerank.errors import BackboneError
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, ProcessorMixin
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
 TYPE_IDS = ("mm_token_type_ids", "token_type_ids")
 """Per-token inputs that mark visual tokens with a 1; which one a model takes depends on its family."""
@@ -20,7 +21,7 @@ class Traits:
     """Abilities of a loaded model.
 
     Attributes:
-        image_token_id: Placeholder id that stands for one visual token.
+        image_token_id: Placeholder id that stands for one visual token; ``None`` where the model reads texts only.
         marked_ids: All ids that the per-token type inputs mark as belonging to an image; more than the
             placeholder for some (Molmo 2's row marks).
         cache_keyword: Forward argument for kept keys and values (renamed in transformers 5.24).
@@ -33,7 +34,7 @@ class Traits:
         keeps_prefix: Whether keys and values can be kept at all: no linear-attention or convolution layer.
     """
 
-    image_token_id: int
+    image_token_id: int | None
     marked_ids: tuple[int, ...]
     cache_keyword: str
     wants_mask: bool
@@ -44,8 +45,12 @@ class Traits:
     keeps_prefix: bool
 
 
-def read_traits(model: PreTrainedModel, processor: ProcessorMixin) -> Traits:
+def read_traits(model: PreTrainedModel, processor: ProcessorMixin | PreTrainedTokenizerBase) -> Traits:
     """Read a model's traits.
+
+    Args:
+        model: The loaded model.
+        processor: Its processor; with a mere tokenizer the model reads texts only.
 
     Raises:
         BackboneError: Images do not enter the decoder's self-attention, or nothing says which token they are.
@@ -57,17 +62,18 @@ def read_traits(model: PreTrainedModel, processor: ProcessorMixin) -> Traits:
             f"{type(model).__name__} shows images to its decoder by cross-attention: they have no position in the "
             "prompt whose attention could be read. Choose a model that puts image tokens into the prompt."
         )
-    image_token_id = next(
-        (i for i in (getattr(config, name, None) for name in ("image_token_id", "image_token_index")) if i is not None),
-        getattr(processor, "image_token_id", None),
-    )
-    if image_token_id is None:
+    named = (getattr(config, "image_token_id", None), getattr(config, "image_token_index", None))
+    candidates = (*named, getattr(processor, "image_token_id", None)) if shows_images(processor) else ()
+    image_token_id = next((int(i) for i in candidates if i is not None), None)
+    if shows_images(processor) and image_token_id is None:
         raise BackboneError(f"{type(model).__name__} does not say which token stands for its images.")
     parameters = inspect.signature(model.forward).parameters
     kinds = set(getattr(text, "layer_types", None) or ())
     return Traits(
-        image_token_id=int(image_token_id),
-        marked_ids=tuple({int(image_token_id), *(getattr(processor, "image_token_ids", None) or ())}),
+        image_token_id=image_token_id,
+        marked_ids=()
+        if image_token_id is None
+        else tuple({image_token_id, *(getattr(processor, "image_token_ids", None) or ())}),
         cache_keyword="cache" if "cache" in parameters else "past_key_values",
         wants_mask="cache" not in parameters,
         keeps_logits="logits_to_keep" in parameters,

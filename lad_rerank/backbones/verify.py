@@ -10,6 +10,7 @@ import numpy as np
 
 from lad_rerank.backbones import attention_tap
 from lad_rerank.backbones.label_scoring import LOW_LABEL_MASS
+from lad_rerank.contents import Content, as_contents
 from lad_rerank.errors import AttentionNotSeenError, BackboneError
 from lad_rerank.records import Observation
 
@@ -36,28 +37,34 @@ def verify_backbone(backbone: HuggingFaceBackbone) -> None:
 
     Raises:
         AttentionNotSeenError: The rows that are read are not the model's attention.
-        BackboneError: The model does not tell three different pictures apart at all.
+        BackboneError: The model does not tell three different candidates apart at all.
     """
-    images = _pictures()
+    candidates = _examples(backbone)
     tolerance = TOLERANCE.get(backbone.identity.dtype, 0.25)
     backbone.uses_prefix, prefix = False, backbone.uses_prefix
     backbone.uses_features, features = False, backbone.uses_features
     try:
-        plain = [backbone.observe(query, images) for query in QUERIES]
+        plain = [backbone.observe(query, candidates) for query in QUERIES]
         if features:
             backbone.uses_features = True
-            backbone.uses_features = _agrees("image features", backbone, images, plain, tolerance)
+            backbone.uses_features = _agrees("image features", backbone, candidates, plain, tolerance)
         if prefix:
             backbone.uses_prefix = True
-            backbone.uses_prefix = _agrees("kept prefixes", backbone, images, plain, tolerance)
-        _check_against_eager(backbone, images, plain[0], tolerance)
+            backbone.uses_prefix = _agrees("kept prefixes", backbone, candidates, plain, tolerance)
+        _check_against_eager(backbone, candidates, plain[0], tolerance)
         _check_labels(backbone, plain)
     finally:
         backbone.forget()
 
 
+def _examples(backbone: HuggingFaceBackbone) -> list[Content]:
+    """Three candidates that no model takes for one another: pictures, if it can be shown any."""
+    if not backbone.reads_images:
+        return [Content.of(text=text) for text in ("a red square", "two blue circles", "a photo of a green field")]
+    return as_contents(_pictures())
+
+
 def _pictures() -> list[Image]:
-    """Three pictures that no model takes for one another."""
     from PIL import Image, ImageDraw
 
     pictures = []
@@ -76,11 +83,15 @@ def _difference(a: Observation, b: Observation) -> float:
 
 
 def _agrees(
-    what: str, backbone: HuggingFaceBackbone, images: Sequence[Image], plain: Sequence[Observation], tolerance: float
+    what: str,
+    backbone: HuggingFaceBackbone,
+    candidates: Sequence[Content],
+    plain: Sequence[Observation],
+    tolerance: float,
 ) -> bool:
     """Whether a short cut gives what plain passes gave; a failure of the short cut itself counts as no."""
     try:
-        short = [backbone.observe(query, images) for query in QUERIES]
+        short = [backbone.observe(query, candidates) for query in QUERIES]
         difference = max(_difference(a, b) for a, b in zip(short, plain, strict=True))
     except Exception as error:
         # Whatever goes wrong in a short cut that nobody has to take is no reason to refuse the model.
@@ -92,7 +103,7 @@ def _agrees(
 
 
 def _check_against_eager(
-    backbone: HuggingFaceBackbone, images: Sequence[Image], seen: Observation, tolerance: float
+    backbone: HuggingFaceBackbone, candidates: Sequence[Content], seen: Observation, tolerance: float
 ) -> None:
     """Compare the tapped rows with the model's own eager attention, where it has one."""
     import torch
@@ -102,17 +113,16 @@ def _check_against_eager(
         # It has a class for each implementation, chosen when it was loaded.
         logger.info("%s calls SDPA itself; its own eager attention is not compared with what is read.", backbone.name)
         return
-    prompt = backbone.encode(QUERIES[0], images)
+    prompt = backbone.encode(QUERIES[0], candidates)
     try:
-        model.set_attn_implementation({"text_config": "eager"})
+        attention_tap.select(model, "eager")
         with torch.inference_mode():
-            features = backbone.features(prompt) if backbone.uses_features else None
-            maps = backbone._passes.attentions(prompt, features)
+            maps = backbone._passes.attentions(prompt, backbone.features(prompt))
     except (ValueError, RuntimeError, TypeError, NameError) as error:
         logger.info("%s has no working eager attention to compare with: %s", backbone.name, error)
         return
     finally:
-        model.set_attn_implementation({"text_config": attention_tap.TAP_NAME})
+        attention_tap.select(model, attention_tap.TAP_NAME)
     if maps is None or len(maps) <= max(seen.layers):
         return
     for i, layer in enumerate(seen.layers):
@@ -130,11 +140,20 @@ def _check_labels(backbone: HuggingFaceBackbone, seen: Sequence[Observation]) ->
     if all(np.ptp(o.log_probs) == 0 for o in seen):
         raise BackboneError(f"{backbone.name} gives every label the same probability; its weights are not loaded.")
     if max(o.label_mass for o in seen) < LOW_LABEL_MASS:
-        tokens = backbone.top_tokens(QUERIES[0], _pictures())
         logger.warning(
             "%s puts %.2g of its probability on the labels; it would rather say %s. An open <think>, or a base model "
             "without chat training, looks like this.",
             backbone.name,
             max(o.label_mass for o in seen),
-            ", ".join(map(repr, tokens)),
+            ", ".join(map(repr, _top_tokens(backbone))),
         )
+
+
+def _top_tokens(backbone: HuggingFaceBackbone, count: int = 5) -> list[str]:
+    """What the model would most like to say, as text, for a message."""
+    import torch
+
+    with torch.inference_mode():
+        (result,) = backbone._runs.whole([backbone.encode(QUERIES[0], _examples(backbone))])
+    best = np.argsort(-result.logits)[:count]
+    return [str(backbone._encoder.tokenizer.decode([int(token)])) for token in best]

@@ -1,7 +1,8 @@
-"""Calibration samples: from JSON lines, or from any set of titled images, so that nobody needs labels."""
+"""Calibration samples: from JSON lines, or from titled images or grouped texts, so that nobody needs labels."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import operator
@@ -10,78 +11,104 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from lad_rerank.candidates import checked_score, open_content
+from lad_rerank.contents import CandidateKind, Content, kind_of
 from lad_rerank.errors import CalibrationSampleError, ImageError, InvalidRequestError
-from lad_rerank.images import ImageLimits, image_digest, open_image
-from lad_rerank.prompt import clean_query
-from lad_rerank.records import ImageSource
+from lad_rerank.images import ImageLimits
+from lad_rerank.prompt import clean_query, clean_text
+from lad_rerank.records import Candidate, ImageSource
 
-if TYPE_CHECKING:
-    from PIL.Image import Image
+FIELDS = ("image", "text", "first_stage_score", "id", "metadata")
+"""What a candidate may hold where it is written as a mapping."""
 
 
 @dataclass(frozen=True)
 class CalibrationSample:
-    """A query, some images, and which of them is right.
+    """A query, some candidates, and which of them is right.
 
     Attributes:
         query: What is asked.
-        images: At least two images, all different.
+        candidates: At least two, all different: images, or records with images, texts or both.
         target: Index of the right one.
     """
 
     query: str
-    images: Sequence[ImageSource]
+    candidates: Sequence[Candidate | ImageSource]
     target: int
 
     @classmethod
     def of(cls, value: CalibrationSample | Mapping[str, Any], number: int) -> CalibrationSample:
-        """Take a sample or a ``{query, images, target}`` mapping, whose target may be a path among its images.
+        """Take a sample or a mapping of ``query``, ``target`` and either ``images`` or ``candidates``.
+
+        Each of ``images`` is a picture in any form. Each of ``candidates`` may also be a mapping with ``image``,
+        ``text`` and ``first_stage_score``. The target may be the path or the text of one of them.
 
         Raises:
             CalibrationSampleError: A field is missing or of the wrong kind; says which, in which sample.
         """
         query: Any
-        images: Any
         target: Any
         if isinstance(value, CalibrationSample):
-            query, images, target = value.query, value.images, value.target
+            query, candidates, target = value.query, value.candidates, value.target
         else:
             try:
-                query, images, target = value["query"], value["images"], value["target"]
-            except (KeyError, TypeError, IndexError):
+                query, target = value["query"], value["target"]
+                (field,) = (name for name in ("images", "candidates") if name in value)
+                candidates = value[field]
+            except (KeyError, TypeError, IndexError, ValueError):
                 raise CalibrationSampleError(
-                    f"Calibration sample {number} must have the fields query, images and target."
+                    f"Calibration sample {number} must have the fields query, target and one of images and candidates."
                 ) from None
-        if isinstance(images, (str, bytes)) or not isinstance(images, Sequence):
-            raise CalibrationSampleError(f"Calibration sample {number}: images must be a list.")
-        index = _target_index(target, images)
+        if isinstance(candidates, (str, bytes)) or not isinstance(candidates, Sequence):
+            raise CalibrationSampleError(f"Calibration sample {number}: its candidates must be a list.")
+        records = [_record(item, f"Calibration sample {number}, candidate {i}") for i, item in enumerate(candidates)]
+        index = _target_index(target, records)
         if index is None:
             raise CalibrationSampleError(
-                f"Calibration sample {number}: target must be the index or path of the right image, got {target!r}."
+                f"Calibration sample {number}: target must be the index, path or text of the right candidate, "
+                f"got {target!r}."
             )
-        return cls(query, images, index)
+        return cls(query, records, index)
 
 
 @dataclass(frozen=True)
 class OpenedSample:
-    """A checked sample: one line of query, RGB pictures, their digests, the target's index."""
+    """A checked sample.
+
+    Attributes:
+        query: One line of text.
+        contents: What is shown, all different.
+        target: Index of the right one.
+        first_stage_scores: One for each content; ``None`` unless all of them have one.
+    """
 
     query: str
-    images: tuple[Image, ...]
-    digests: tuple[str, ...]
+    contents: tuple[Content, ...]
     target: int
+    first_stage_scores: tuple[float, ...] | None = None
+
+    @property
+    def digests(self) -> tuple[str, ...]:
+        """Digests of its contents."""
+        return tuple(content.digest for content in self.contents)
+
+    @property
+    def kind(self) -> CandidateKind:
+        """What its candidates are."""
+        return kind_of(self.contents)
 
     def reduced(self, n: int) -> OpenedSample:
-        """The target and the first n - 1 other images, in their order."""
-        others = [i for i in range(len(self.images)) if i != self.target][: n - 1]
+        """The target and the first n - 1 other contents, in their order."""
+        others = [i for i in range(len(self.contents)) if i != self.target][: n - 1]
         kept = sorted([*others, self.target])
+        scores = self.first_stage_scores
         return OpenedSample(
             self.query,
-            tuple(self.images[i] for i in kept),
-            tuple(self.digests[i] for i in kept),
+            tuple(self.contents[i] for i in kept),
             kept.index(self.target),
+            None if scores is None else tuple(scores[i] for i in kept),
         )
 
 
@@ -96,46 +123,49 @@ def open_samples(
     Unlike a ranking, a calibration has no use for a half-good sample: anything wrong is an error.
 
     Args:
-        samples: Samples, or mappings with ``query``, ``images`` and ``target``.
+        samples: Samples, or mappings as :meth:`CalibrationSample.of` takes them.
         allow_urls: Whether images may be fetched.
         limits: What an image may be at most; the defaults of :class:`lad_rerank.images.ImageLimits` otherwise.
 
     Raises:
-        CalibrationSampleError: Says which sample and which image, and why.
+        CalibrationSampleError: Says which sample and which candidate, and why.
     """
     limits = limits or ImageLimits()
-    opened = []
-    for number, value in enumerate(samples):
-        sample = CalibrationSample.of(value, number)
-        if len(sample.images) < 2:
-            raise CalibrationSampleError(f"Calibration sample {number} has {len(sample.images)} images; it needs two.")
-        if not 0 <= sample.target < len(sample.images):
-            raise CalibrationSampleError(
-                f"Calibration sample {number}: target {sample.target} is no index into its {len(sample.images)} images."
-            )
-        try:
-            query = clean_query(sample.query)
-        except InvalidRequestError as error:
-            raise CalibrationSampleError(f"Calibration sample {number}: {error}") from error
-        images = []
-        for i, source in enumerate(sample.images):
-            try:
-                images.append(open_image(source, allow_urls=allow_urls, limits=limits))
-            except ImageError as error:
-                raise CalibrationSampleError(f"Calibration sample {number}, image {i}: {error}") from error
-        digests = tuple(image_digest(image) for image in images)
-        if len(set(digests)) < len(digests):
-            raise CalibrationSampleError(
-                f"Calibration sample {number} holds the same picture twice; remove one of them."
-            )
-        opened.append(OpenedSample(query, tuple(images), digests, sample.target))
+    opened = [
+        _opened(CalibrationSample.of(value, number), f"Calibration sample {number}", allow_urls, limits)
+        for number, value in enumerate(samples)
+    ]
     if not opened:
         raise CalibrationSampleError("There are no calibration samples; five are enough.")
     return opened
 
 
+def _opened(sample: CalibrationSample, name: str, allow_urls: bool, limits: ImageLimits) -> OpenedSample:
+    records = [_record(item, name) for item in sample.candidates]
+    n = len(records)
+    if n < 2:
+        raise CalibrationSampleError(f"{name} has {n} candidates; it needs two.")
+    if not 0 <= sample.target < n:
+        raise CalibrationSampleError(f"{name}: target {sample.target} is no index into its {n} candidates.")
+    try:
+        query = clean_query(sample.query)
+    except InvalidRequestError as error:
+        raise CalibrationSampleError(f"{name}: {error}") from error
+    contents, scores = [], []
+    for i, record in enumerate(records):
+        try:
+            contents.append(open_content(record, allow_urls=allow_urls, limits=limits))
+        except (ImageError, InvalidRequestError) as error:
+            raise CalibrationSampleError(f"{name}, candidate {i}: {error}") from error
+        scores.append(checked_score(record.first_stage_score, f"{name}, candidate {i}"))
+    if len({content.digest for content in contents}) < n:
+        raise CalibrationSampleError(f"{name} holds the same picture or text twice; remove one of them.")
+    known = tuple(score for score in scores if score is not None)
+    return OpenedSample(query, tuple(contents), sample.target, known if len(known) == n else None)
+
+
 def samples_digest(samples: Sequence[OpenedSample]) -> str:
-    """16 hexadecimal digits over queries, pictures and targets."""
+    """16 hexadecimal digits over queries, contents and targets."""
     digest = hashlib.sha256()
     for sample in samples:
         digest.update(json.dumps([sample.query, sample.digests, sample.target]).encode())
@@ -156,10 +186,7 @@ def samples_from_titles(
     Raises:
         CalibrationSampleError: Too few titled images with different titles.
     """
-    if candidates < 2 or count < 1:
-        raise CalibrationSampleError(
-            f"A sample needs at least 2 candidates and a calibration 1 sample; got {candidates} and {count}."
-        )
+    _check_numbers(candidates, count)
     rng = random.Random(seed)
     usable = [(title.strip(), image) for title, image in titled if title and title.strip()]
     by_title: dict[str, list[ImageSource]] = {}
@@ -180,9 +207,63 @@ def samples_from_titles(
     return samples
 
 
+def samples_from_texts(
+    groups: Sequence[Sequence[str]], *, count: int = 5, candidates: int = 8, seed: int = 0
+) -> list[CalibrationSample]:
+    """Make samples from groups of texts that say the same, such as several captions of one picture.
+
+    One text of a group is the query and another the target; one text each of other groups distract.
+
+    Args:
+        groups: Texts that say the same, a group each. A group of one text only distracts, and a group that
+            shares a text with the query's never does.
+        count: Number of samples, each with a query of another group.
+        candidates: Texts per sample.
+        seed: Chooses which.
+
+    Raises:
+        CalibrationSampleError: Too few groups with different texts.
+    """
+    _check_numbers(candidates, count)
+    rng = random.Random(seed)
+    # What differs in case only is no other text; the first spelling stands for it.
+    cleaned = [{line.casefold(): line for text in reversed(group) if (line := clean_text(text))} for group in groups]
+    asking = [i for i, texts in enumerate(cleaned) if len(texts) > 1]
+    samples: list[CalibrationSample] = []
+    for i in rng.sample(asking, len(asking)):
+        if len(samples) == count:
+            break
+        query, target = rng.sample(sorted(cleaned[i]), 2)
+        shown = {target: cleaned[i][target]}
+        for j in rng.sample(range(len(cleaned)), len(cleaned)):
+            fresh = sorted(cleaned[j].keys() - shown.keys())
+            if fresh and len(shown) < candidates and not cleaned[j].keys() & cleaned[i].keys():
+                chosen = rng.choice(fresh)
+                shown[chosen] = cleaned[j][chosen]
+        if len(shown) == candidates:
+            records = [Candidate(text=text) for text in shown.values()]
+            order = rng.sample(range(candidates), candidates)
+            samples.append(CalibrationSample(cleaned[i][query], [records[k] for k in order], order.index(0)))
+    if len(samples) < count:
+        raise CalibrationSampleError(
+            f"{len(cleaned)} groups of texts, {len(asking)} of them of two texts and more, are too few for {count} "
+            f"samples of {candidates} candidates; give more groups or lower the number of candidates."
+        )
+    return samples
+
+
+def _check_numbers(candidates: int, count: int) -> None:
+    if candidates < 2 or count < 1:
+        raise CalibrationSampleError(
+            f"A sample needs at least 2 candidates and a calibration 1 sample; got {candidates} and {count}."
+        )
+
+
 def read_samples(path: Path) -> list[CalibrationSample]:
     """Read samples from JSON lines ``{"query": ..., "images": [...], "target": index or path}``.
 
+    In place of ``images`` there may be ``candidates``, each the path of an image or a mapping
+    ``{"image": path, "text": ..., "first_stage_score": ...}``; the target may then be a text.
     The file is UTF-8, with or without a byte order mark. Image paths are relative to it.
 
     Raises:
@@ -203,12 +284,24 @@ def read_samples(path: Path) -> list[CalibrationSample]:
             raise CalibrationSampleError(f"{path}, line {number + 1}: {error}") from error
         except RecursionError as error:
             raise CalibrationSampleError(f"{path}, line {number + 1}: too deeply nested to be a sample.") from error
-        images = [_beside(path, image) for image in sample.images]
-        samples.append(CalibrationSample(sample.query, images, sample.target))
+        records = [_record(item, "") for item in sample.candidates]
+        beside = [dataclasses.replace(r, image=_beside(path, r.image)) for r in records]
+        samples.append(CalibrationSample(sample.query, beside, sample.target))
     return samples
 
 
-def _beside(path: Path, image: ImageSource) -> ImageSource:
+def _record(item: Any, name: str) -> Candidate:
+    """A candidate from whatever stands for one: a record, a mapping, or a picture in any form."""
+    if isinstance(item, Candidate):
+        return item
+    if not isinstance(item, Mapping):
+        return Candidate(image=item)
+    if unknown := [field for field in item if field not in FIELDS]:
+        raise CalibrationSampleError(f"{name} has the unknown field {unknown[0]!r}; it may have {', '.join(FIELDS)}.")
+    return Candidate(**item)
+
+
+def _beside(path: Path, image: ImageSource | None) -> ImageSource | None:
     """A relative path means relative to the samples' file; anything else is left as it is."""
     if not isinstance(image, str) or len(image) >= 1024:
         return image
@@ -219,12 +312,14 @@ def _beside(path: Path, image: ImageSource) -> ImageSource:
         return image
 
 
-def _target_index(target: object, images: Sequence[ImageSource]) -> int | None:
-    """Index that a target stands for, in range or not; ``None`` where it is neither an index nor a path in images."""
+def _target_index(target: object, records: Sequence[Candidate]) -> int | None:
+    """Index that a target stands for, in range or not; ``None`` where it is no index, path or text of a candidate."""
     if isinstance(target, (str, PathLike)):
         # Only paths are compared: `==` with an array has no single truth value.
+        images = [r.image for r in records]
         paths = [fspath(image) if isinstance(image, (str, PathLike)) else None for image in images]
-        return paths.index(fspath(target)) if fspath(target) in paths else None
+        texts = [r.text for r in records]
+        return next((known.index(fspath(target)) for known in (paths, texts) if fspath(target) in known), None)
     if isinstance(target, bool):
         return None
     try:

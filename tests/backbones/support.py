@@ -8,27 +8,29 @@ from __future__ import annotations
 import argparse
 import difflib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 import torch
 import transformers
-from PIL import Image
 
 from lad_rerank.backbones.answers import answer_tokens
 from lad_rerank.backbones.attention_tap import TAP_NAME
 from lad_rerank.backbones.families.base import Family, FixedSize
 from lad_rerank.backbones.huggingface import HuggingFaceBackbone
+from lad_rerank.contents import Showable
 from lad_rerank.errors import BackboneError
 from lad_rerank.prompt import LabelStyle, resolved_style
 from lad_rerank.records import Observation
 from tests.backbones import test_remote_code as remote_code
+from tests.backbones import test_texts
 from tests.backbones.remote_code.configuration_own_way import OwnWayConfig, OwnWayTextConfig
 from tests.backbones.remote_code.modeling_own_way import OwnWayForConditionalGeneration
 from tests.backbones.test_families import QUERIES, assert_same, pictures, plain
 from tests.backbones.tiny import FAMILIES, REFUSED, build
+from tests.backbones.tiny.language import LANGUAGE, build_language
 from tests.backbones.tiny.peaked import peak
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "support.md"
@@ -60,13 +62,15 @@ small one made for the tests, with the family's special tokens; a checkpoint's o
 - **family**: `model_type` of the model's configuration, or what the tests call it.
 - **works**: for {COUNTS[0]} and {COUNTS[1]} candidates, label log-probabilities and the attention to each candidate
   equal those of plain eager forwards, pixels and all, within 1e-5; else why the model is refused.
+- **texts**, **mixed**: the same for lists of texts, and for lists in which some candidates have an image, some a text
+  and some both. The last two rows are plain language models, which read texts only: **works** is said of texts there.
 - **fast path**: image features are computed once per image and given to the model in place of pixels.
 - **prefix reuse**: a second query over the same candidates runs behind the kept keys and values of their images.
 - **labels**: the label styles ({", ".join(STYLES)}) whose labels are told apart for 2 to
   {MOST_LABELS} candidates, and which of them are one token each for {ONE_TOKEN_COUNT} candidates.
 
-| family | works | fast path | prefix reuse | labels | notes |
-|---|---|---|---|---|---|
+| family | works | texts | mixed | fast path | prefix reuse | labels | notes |
+|---|---|---|---|---|---|---|---|
 """
 
 
@@ -76,19 +80,24 @@ class Row:
 
     family: str
     works: str
+    texts: str = "–"
+    mixed: str = "–"
     fast_path: str = "–"
     prefix_reuse: str = "–"
     labels: str = "–"
     notes: str = ""
 
     def __str__(self) -> str:
-        cells = (f"`{self.family}`", self.works, self.fast_path, self.prefix_reuse, self.labels, self.notes)
+        cells = (
+            f"`{self.family}`", self.works, self.texts, self.mixed,
+            self.fast_path, self.prefix_reuse, self.labels, self.notes,
+        )  # fmt: skip
         return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def measure() -> list[Row]:
     """One row for each family that the tests build."""
-    return [*map(measured, (*FAMILIES, *REFUSED)), measured_own_way()]
+    return [*map(measured, (*FAMILIES, *REFUSED)), measured_own_way(), *map(measured_language, LANGUAGE)]
 
 
 def measured(family: str) -> Row:
@@ -120,29 +129,46 @@ def measured_own_way() -> Row:
     return _row(backbone, remote_code.pictures, lambda b, *request: remote_code.plain(b, eager, *request))
 
 
+def measured_language(name: str) -> Row:
+    """The same for a plain language model."""
+    backbone = HuggingFaceBackbone(*build_language(name), name=name)
+    return _row(backbone, test_texts.texts, test_texts.plain)
+
+
 def _row(
     backbone: HuggingFaceBackbone,
-    shown: Callable[[int], list[Image.Image]],
-    oracle: Callable[[HuggingFaceBackbone, str, list[Image.Image]], Observation],
+    shown: Callable[[int], Sequence[Showable]],
+    oracle: Callable[[HuggingFaceBackbone, str, Any], Observation],
 ) -> Row:
-    works = "yes"
-    try:
-        for n in COUNTS:
-            images = shown(n)
-            backbone.forget()
-            # The second query runs behind the first one's images, where prefixes are kept.
-            for query in QUERIES[:2]:
-                assert_same(backbone.observe(query, images), oracle(backbone, query, images))
-    except AssertionError:
-        works = "no: not what an eager forward says"
+    # Code of its own has an oracle of its own.
+    others = oracle if backbone.name == OWN_WAY else test_texts.plain
     return Row(
         backbone.name,
-        works,
-        _yes(backbone.uses_features),
-        _yes(backbone.uses_prefix),
-        _labels(backbone._processor),
-        "; ".join(_notes(backbone)),
+        works=_works(backbone, shown, oracle),
+        texts=_works(backbone, test_texts.texts, others),
+        mixed=_works(backbone, test_texts.cards, others) if backbone.reads_images else "–",
+        fast_path=_yes(backbone.uses_features),
+        prefix_reuse=_yes(backbone.uses_prefix),
+        labels=_labels(backbone._processor),
+        notes="; ".join(_notes(backbone)),
     )
+
+
+def _works(
+    backbone: HuggingFaceBackbone,
+    shown: Callable[[int], Sequence[Showable]],
+    oracle: Callable[[HuggingFaceBackbone, str, Any], Observation],
+) -> str:
+    try:
+        for n in COUNTS:
+            candidates = shown(n)
+            backbone.forget()
+            # The second query runs behind the first one's candidates, where prefixes are kept.
+            for query in QUERIES[:2]:
+                assert_same(backbone.observe(query, candidates), oracle(backbone, query, candidates))
+    except AssertionError:
+        return "no: not what an eager forward says"
+    return "yes"
 
 
 def _labels(processor: Any) -> str:
@@ -177,7 +203,12 @@ def _notes(backbone: HuggingFaceBackbone) -> list[str]:
         notes.append("the check at load switches image features off")
     if backbone._traits.keeps_prefix and not backbone.uses_prefix:
         notes.append("the check at load switches prefix reuse off")
-    return [*notes, _pixels(backbone._family, backbone._encoder._budget.images_kwargs, backbone.identity.max_pixels)]
+    if (preparer := backbone._encoder.preparer) is None:
+        return [*notes, "a plain language model"]
+    return [
+        *notes,
+        _pixels(backbone._family, preparer.budget.images_kwargs, backbone.identity.max_pixels),
+    ]
 
 
 def _pixels(family: Family, told: Any, budget: int) -> str:

@@ -12,7 +12,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from lad_rerank import bundled
 from lad_rerank.backbones import attention_tap
-from lad_rerank.backbones.encoding import answer_tokens
+from lad_rerank.backbones.answers import answer_tokens
 from lad_rerank.backbones.huggingface import HuggingFaceBackbone
 from lad_rerank.errors import AttentionNotSeenError, BackboneError, PromptTooLongError
 from tests.shop import shop_set

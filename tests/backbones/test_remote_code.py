@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from lad_rerank.backbones import attention_tap, sdpa_patch
 from lad_rerank.backbones.attention_tap import AttentionSink, ReadOut
 from lad_rerank.backbones.huggingface import HuggingFaceBackbone
 from lad_rerank.backbones.label_scoring import label_log_probs
+from lad_rerank.contents import Content, Showable
 from lad_rerank.errors import AttentionNotSeenError, BackboneError
 from lad_rerank.records import Observation
 from tests.backbones.remote_code.saving import save_own_way
@@ -66,11 +67,10 @@ def eager(folder: Path) -> Any:
     return model.eval()
 
 
-def plain(backbone: HuggingFaceBackbone, eager: Any, query: str, images: list[Image.Image]) -> Observation:
+def plain(backbone: HuggingFaceBackbone, eager: Any, query: str, images: Sequence[Showable]) -> Observation:
     """The oracle: the same code's eager attention, all maps, one prompt at a time."""
     prompt = backbone._encoder.encode_plain(query, images)
-    assert prompt.inputs is not None
-    pixels = {name: prompt.inputs[name] for name in ("pixel_values", "image_grid_thw")}
+    pixels = {name: prompt.inputs[name] for name in ("pixel_values", "image_grid_thw")} if prompt.inputs else {}
 
     def run(ids: tuple[int, ...]) -> Any:
         with torch.inference_mode():
@@ -103,6 +103,15 @@ def test_what_is_read_equals_the_codes_own_eager_attention(remote: HuggingFaceBa
     for query in QUERIES:
         # The second one runs behind the first one's images.
         assert_same(remote.observe(query, images), plain(remote, eager, query, images))
+
+
+def test_texts_and_mixed_lists(remote: HuggingFaceBackbone, eager: Any) -> None:
+    cards = [Content.of(i, text) for i, text in zip(pictures(3), ("a mug", None, "a cup"), strict=True)]
+    words = [Content.of(text=text) for text in ("a mug", "a blue cup", "a spoon")]
+    remote.forget()
+    for query in QUERIES:
+        assert_same(remote.observe(query, cards), plain(remote, eager, query, cards))
+        assert_same(remote.observe(query, words), plain(remote, eager, query, words))
 
 
 def test_without_kept_prefixes_too(remote: HuggingFaceBackbone, eager: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,7 +280,7 @@ def test_every_way_to_mask_is_read_as_sdpa_takes_it(queries: int, keys: int, kv_
         output = module(query, key, value, scale=0.7, enable_gqa=kv_heads < 4, **ways[mask])
     for b, result in enumerate(sink.results([0])):
         for row in rows:
-            np.testing.assert_allclose(result[str(row)][0], output[b, :, row].numpy(), atol=1e-6)
+            np.testing.assert_allclose(result.mass[str(row)][0], output[b, :, row].numpy(), atol=1e-6)
 
 
 def test_what_cannot_be_told_apart_is_refused() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.backbones.support import DOCUMENT, OWN_WAY, Row, comparable, document, measure
 from tests.backbones.tiny import FAMILIES, REFUSED, build
+from tests.backbones.tiny.language import LANGUAGE
 
 
 @pytest.fixture(scope="module")
@@ -25,9 +26,10 @@ def test_the_committed_table_is_what_comes_out_now(rows: list[Row]) -> None:
 
 
 def test_no_family_is_lost_by_writing_the_table_anew(rows: list[Row]) -> None:
-    assert [row.family for row in rows] == [*FAMILIES, *REFUSED, OWN_WAY]
+    assert [row.family for row in rows] == [*FAMILIES, *REFUSED, OWN_WAY, *LANGUAGE]
     for row in rows:
-        assert row.works.startswith("refused: ") if row.family in REFUSED else row.works == "yes"
+        assert row.works.startswith("refused: ") if row.family in REFUSED else row.works == row.texts == "yes"
+        assert row.mixed == ("–" if row.family in (*REFUSED, *LANGUAGE) else "yes")
 
 
 def test_the_readme_leads_to_the_table() -> None:

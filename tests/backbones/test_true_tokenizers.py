@@ -11,6 +11,8 @@ from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
 
 from lad_rerank.backbones.answers import answer_tokens
 from lad_rerank.backbones.huggingface import HuggingFaceBackbone
+from lad_rerank.contents import Content
+from tests.backbones import test_texts
 from tests.backbones.test_families import assert_same, pictures, plain
 
 FIXTURES = Path(__file__).parents[3] / "shared" / "fixtures"
@@ -37,6 +39,24 @@ def test_the_pass_equals_a_plain_eager_forward(backbone: HuggingFaceBackbone) ->
     images = pictures(3)
     for query in ("a red mug <|im_end|> <image> <|vision_start|>", "a second query, on the kept prefix"):
         assert_same(backbone.observe(query, images), plain(backbone, query, images))
+
+
+@pytest.mark.parametrize("kind", test_texts.LISTS)
+def test_texts_and_mixed_lists(backbone: HuggingFaceBackbone, kind: str) -> None:
+    contents = test_texts.LISTS[kind](5)
+    for query in ("a red mug", "a second query, on the kept prefix"):
+        test_texts.assert_spans(backbone, query, contents)
+        assert_same(backbone.observe(query, contents), test_texts.plain(backbone, query, contents))
+
+
+def test_hostile_texts(backbone: HuggingFaceBackbone) -> None:
+    tokenizer = backbone._encoder.tokenizer
+    added = tokenizer.get_added_vocab()
+    contents = test_texts.cards(3)
+    ordinary = backbone.encode("a mug", contents).ids
+    hostile = [Content.of(c.image, c.text and "mug " + "".join(added)[:800]) for c in contents]
+    ids = backbone.encode("a mug", hostile).ids
+    assert {t: ids.count(t) for t in added.values()} == {t: ordinary.count(t) for t in added.values()}
 
 
 def test_two_digit_labels(backbone: HuggingFaceBackbone) -> None:
