@@ -14,13 +14,15 @@ from lad_rerank.calibration.record import Calibration, read_calibration
 from lad_rerank.calibration.samples import CalibrationSample
 from lad_rerank.calibration.store import CalibrationStore
 from lad_rerank.candidates import OpenedCandidate, canonical_order, open_candidates
+from lad_rerank.contents import CandidateKind, kind_of
 from lad_rerank.debias.bias import PositionBias
 from lad_rerank.debias.scoring import ScoringSettings, get_scorer
 from lad_rerank.errors import CalibrationFileError, InvalidRequestError
 from lad_rerank.images import ImageLimits
+from lad_rerank.passes import Passes, PassPlan
 from lad_rerank.prompt import LabelStyle, SpanStyle, clean_query
 from lad_rerank.records import Candidate, ImageSource, Ranking
-from lad_rerank.tasks import RankingTask, play
+from lad_rerank.tasks import Looker, RankingTask, play
 
 if TYPE_CHECKING:
     import torch
@@ -31,14 +33,14 @@ BUNDLED = "bundled"
 
 
 class LADReranker:
-    """Ranks images for a query in one forward pass of a multimodal LLM, whatever their order.
+    """Ranks images, texts or both for a query in one forward pass of a (multimodal) LLM, whatever their order.
 
     Threads may share one.
 
     Args:
         backbone: The model, see :class:`lad_rerank.backbones.huggingface.HuggingFaceBackbone`.
-        method: ``"lad"``; or a baseline: ``"vanilla"``, ``"pride"``, ``"raw_attention"``,
-            ``"attention"``.
+        method: ``"auto"``: the evidence and weights that calibration chose; ``"lad"``: the paper's recipe; or one of
+            the other scorers, such as ``"vanilla"``, ``"pride"``, ``"raw_attention"``, ``"attention"``.
         calibration: A calibration, or the path of one; found in the store by default.
         store: Where calibrations are looked for and kept.
         settings: How evidence is turned into scores; the paper's by default.
@@ -63,7 +65,7 @@ class LADReranker:
         self,
         backbone: Backbone,
         *,
-        method: str = "lad",
+        method: str = "auto",
         calibration: Calibration | str | PathLike[str] | None = None,
         store: CalibrationStore | None = None,
         settings: ScoringSettings | None = None,
@@ -82,17 +84,19 @@ class LADReranker:
         if isinstance(calibration, (str, PathLike)):
             path = Path(calibration)
             calibration = read_calibration(path)
-            calibration.check(backbone.identity, str(path))
+            calibration.check(backbone.identity.for_kind(calibration.identity.candidates), str(path))
         elif calibration is not None:
-            calibration.check(backbone.identity, "given")
-        self._calibration = calibration
+            calibration.check(backbone.identity.for_kind(calibration.identity.candidates), "given")
+        self._calibrations: dict[CandidateKind, Calibration] = {}
+        if calibration is not None:
+            self._calibrations[calibration.identity.candidates] = calibration
 
     @classmethod
     def from_pretrained(
         cls,
         model: str | PathLike[str] = BUNDLED,
         *,
-        method: str = "lad",
+        method: str = "auto",
         calibration: Calibration | str | PathLike[str] | None = None,
         device: str | None = None,
         dtype: str | torch.dtype | None = None,
@@ -167,12 +171,21 @@ class LADReranker:
 
     @property
     def calibration(self) -> Calibration | None:
-        """The calibration in use: the one given, or the one the store holds for this backbone."""
-        if self._calibration is None:
-            found = self.store.find(self.backbone.identity)
-            # Another thread may have calibrated meanwhile.
-            self._calibration = self._calibration or found
-        return self._calibration
+        """The calibration in use for what this model is made for: images, or texts where it sees no images."""
+        return self.calibration_for(self.backbone.identity.candidates)
+
+    def calibration_for(self, kind: CandidateKind) -> Calibration | None:
+        """The calibration in use for a kind of candidates: the one given, or the one the store holds.
+
+        Args:
+            kind: ``"image"``, ``"text"`` or ``"mixed"``; each has a prompt and a bias of its own.
+        """
+        if kind not in self._calibrations:
+            found = self.store.find(self.backbone.identity.for_kind(kind))
+            if found is not None:
+                # Another thread may have calibrated meanwhile.
+                self._calibrations.setdefault(kind, found)
+        return self._calibrations.get(kind)
 
     def calibrate(
         self,
@@ -185,10 +198,10 @@ class LADReranker:
         """Learn this model's position bias from a handful of samples, and use it from now on.
 
         Args:
-            samples: ``{query, images, target}`` each; five are enough. See
+            samples: ``{query, candidates, target}`` each, all of one kind; five are enough. See
                 :func:`lad_rerank.calibration.samples.samples_from_titles` to make them of titled images.
             candidate_counts: Numbers of candidates N to cover; by default from 2 to the largest sample.
-                Each N costs S x N forward passes.
+                Each N costs S x N forward passes, and 2 x S short ones.
             save: Keep it on disk, where it is found again by the model's identity.
             progress: Called with (passes done, passes in all).
 
@@ -198,11 +211,6 @@ class LADReranker:
         Raises:
             CalibrationSampleError: A sample is unusable; the message says which and why.
         """
-        try:
-            known = self.calibration
-        except CalibrationFileError as error:
-            logger.warning("%s It is made anew.", error)
-            known = None
         made = make_calibration(
             self.backbone,
             samples,
@@ -211,11 +219,17 @@ class LADReranker:
             limits=self.limits,
             progress=progress,
         )
-        known = self._calibration or known
-        self._calibration = known.merged(made) if known is not None else made
+        kind = made.identity.candidates
+        try:
+            known = self.calibration_for(kind)
+        except CalibrationFileError as error:
+            logger.warning("%s It is made anew.", error)
+            known = None
+        merged = known.merged(made) if known is not None else made
+        self._calibrations[kind] = merged
         if save:
             self.store.save(made)
-        return self._calibration
+        return merged
 
     def rerank(
         self,
@@ -225,22 +239,29 @@ class LADReranker:
         *,
         method: str | None = None,
         window: int | None = None,
+        passes: Passes = 1,
+        mean_passes: float | None = None,
     ) -> Ranking:
         """Rank candidates for a query, in one forward pass.
 
         Args:
             query: What is looked for, in words.
             candidates: Images in any form that ``lad_rerank.images.open_image`` takes, or ``Candidate``
-                records that name them. Their order does not matter.
+                records with an image, a text or both. Their order does not matter.
             top_n: How many of the best to return; all by default.
             method: Overrides the reranker's for this call.
             window: Most candidates in one pass; by default what the calibration covers and the context
                 holds. More candidates than that go through balanced windows and a final pass over their
                 best: see :mod:`lad_rerank.windows` for what such a ranking guarantees.
+            passes: How often the candidates are looked at: once, k times in different orders, or ``"auto"``: once,
+                and again in the opposite order where the first look was unsure (with ``method="auto"``).
+            mean_passes: What ``passes="auto"`` may cost on average, from 1 to 2, on queries like those of the
+                calibration; 1.25 by default. Harder queries are looked at again more often.
 
         Returns:
             The best first. Candidates whose picture cannot be opened are in ``failed``, the others are
-            ranked all the same. Candidates with the very same pixels share a score.
+            ranked all the same. Candidates with the very same pixels and text share a score.
+            ``Ranking.confident`` says whether the right answer seems to be among them at all.
 
         Raises:
             InvalidRequestError: Empty query, ``top_n`` below one, unknown method.
@@ -250,7 +271,10 @@ class LADReranker:
             PromptTooLongError: The prompt does not fit the model.
             BackboneError: The model did not behave as it must.
         """
-        return self.rerank_many([query], [candidates], top_n, method=method, window=window)[0]
+        many = self.rerank_many(
+            [query], [candidates], top_n, method=method, window=window, passes=passes, mean_passes=mean_passes
+        )
+        return many[0]
 
     def rerank_many(
         self,
@@ -260,6 +284,8 @@ class LADReranker:
         *,
         method: str | None = None,
         window: int | None = None,
+        passes: Passes = 1,
+        mean_passes: float | None = None,
     ) -> list[Ranking]:
         """:meth:`rerank` for many queries, in batches of passes.
 
@@ -271,6 +297,8 @@ class LADReranker:
             top_n: See :meth:`rerank`.
             method: See :meth:`rerank`.
             window: See :meth:`rerank`.
+            passes: See :meth:`rerank`.
+            mean_passes: See :meth:`rerank`.
 
         Returns:
             Q rankings, equal to those of one query at a time up to rounding.
@@ -290,11 +318,17 @@ class LADReranker:
         if top_n is not None and (isinstance(top_n, bool) or not isinstance(top_n, int) or top_n < 1):
             raise InvalidRequestError(f"top_n must be a whole number of at least 1, or None for all; got {top_n!r}.")
         method = method or self.method
-        get_scorer(method)
+        scorer = get_scorer(method)
+        plan = PassPlan.of(passes, mean_passes)
+        if plan.unsure and method != "auto":
+            raise InvalidRequestError(
+                f"passes='auto' needs method='auto', whose margins calibration has measured; method={method!r} takes a "
+                "number of passes."
+            )
         lines = [clean_query(query) for query in queries]
         tasks = [self._task(line, own, top_n, method, window) for line, own in zip(lines, candidates, strict=True)]
-        needs_calibration = get_scorer(method).needs_calibration
-        play(tasks, self.backbone, method, self.settings, self._position_bias if needs_calibration else lambda n: None)
+        bias_for = self._position_bias if scorer.needs_calibration else lambda n, kind: None
+        play(tasks, Looker(self.backbone, method, self.settings, bias_for), plan)
         return [task.ranking(query, method, self.model) for task, query in zip(tasks, queries, strict=True)]
 
     def _task(
@@ -315,12 +349,15 @@ class LADReranker:
         if window is not None:
             return window
         fitting = len(opened)
-        if get_scorer(method).needs_calibration and self.calibration is not None:
-            fitting = min(fitting, max(self.calibration.counts, default=fitting))
-        return max(2, min(fitting, self.backbone.capacity(line, [c.image for c in opened])))
+        contents = [candidate.content for candidate in opened]
+        if get_scorer(method).needs_calibration and contents:
+            calibration = self.calibration_for(kind_of(contents))
+            if calibration is not None:
+                fitting = min(fitting, max(calibration.counts, default=fitting))
+        return max(2, min(fitting, self.backbone.capacity(line, contents)))
 
-    def _position_bias(self, n: int) -> PositionBias:
-        calibration = self.calibration
+    def _position_bias(self, n: int, kind: CandidateKind) -> PositionBias:
+        calibration = self.calibration_for(kind)
         if calibration is None or n not in calibration.counts:
-            raise self.store.missing(self.backbone.identity, self.model, n)
+            raise self.store.missing(self.backbone.identity.for_kind(kind), self.model, n)
         return calibration.position_bias(n)

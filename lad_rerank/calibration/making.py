@@ -1,20 +1,29 @@
-"""How a calibration is made: every sample in every cyclic order, S x N passes for each N (Section 4.2)."""
+"""How a calibration is made: every sample in every cyclic order, S x N passes for each N (Section 4.2).
+
+Beyond the paper, two passes of each sample also ask for another sample's query, to which none of the candidates is
+an answer: the images have run already, so each costs its own few tokens.
+"""
 
 from __future__ import annotations
 
 import logging
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from importlib import metadata
 from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lad_rerank.backbones.base import Backbone
 from lad_rerank.calibration.record import Calibration, CountCalibration, Provenance
 from lad_rerank.calibration.samples import CalibrationSample, OpenedSample, open_samples, samples_digest
-from lad_rerank.debias.bias import position_bias
+from lad_rerank.debias.bias import PositionBias, position_bias
+from lad_rerank.debias.choosing import CalibrationPasses, choose, fitted
+from lad_rerank.debias.presence import fit_presence
+from lad_rerank.debias.recipe import PAPER
 from lad_rerank.debias.scoring import head_mean
 from lad_rerank.errors import CalibrationSampleError
 from lad_rerank.images import ImageLimits
@@ -43,59 +52,117 @@ def make_calibration(
         backbone: The model.
         samples: Samples with known targets, disjoint from whatever is evaluated later; five are enough.
         candidate_counts: Numbers of candidates to cover; by default from 2 to the largest sample. A
-            sample serves every N up to its own number of images: the surplus distractors are left out.
+            sample serves every N up to its own number of candidates: the surplus distractors are left out.
         allow_urls: Whether images may be fetched.
         limits: What an image may be at most; the defaults of :class:`lad_rerank.images.ImageLimits` otherwise.
         progress: Called after every sample.
 
     Returns:
-        The calibration; S x N passes were made for each N.
+        The calibration; S x N passes were made for each N, and 2 x S short ones for queries without an answer.
 
     Raises:
-        CalibrationSampleError: A sample is unusable, none is large enough for some N, or
-            ``candidate_counts`` is no list of whole numbers above one.
+        CalibrationSampleError: A sample is unusable, samples are of different kinds, none is large enough for
+            some N, or ``candidate_counts`` is no list of whole numbers above one.
     """
     asked = None if candidate_counts is None else _checked_counts(candidate_counts)
     opened = open_samples(samples, allow_urls=allow_urls, limits=limits)
-    largest = max(len(sample.images) for sample in opened)
+    kind = opened[0].kind
+    if any(sample.kind != kind for sample in opened):
+        raise CalibrationSampleError(
+            "The calibration samples are of different kinds: some show images, some texts or both. Each kind has a "
+            "prompt and a bias of its own; calibrate once for each."
+        )
+    largest = max(len(sample.contents) for sample in opened)
     counts = asked if asked is not None else list(range(2, largest + 1))
-    chosen = {n: [s.reduced(n) for s in opened if len(s.images) >= n] for n in counts}
+    chosen = {n: [s.reduced(n) for s in opened if len(s.contents) >= n] for n in counts}
     for n, usable in chosen.items():
         if not usable:
-            raise CalibrationSampleError(f"No calibration sample has {n} images; the largest has {largest}.")
+            raise CalibrationSampleError(f"No calibration sample has {n} candidates; the largest has {largest}.")
         if len(usable) < FEW_SAMPLES:
             logger.warning("Only %d calibration samples for %d candidates; five are steadier.", len(usable), n)
     total = sum(n * len(usable) for n, usable in chosen.items())
     done = 0
     records = {}
     for n, usable in chosen.items():
-        observations: list[Observation] = []
-        targets: list[int] = []
-        for sample in usable:
-            observations += observe_shifts(backbone, sample)
-            targets += [(sample.target - r) % n for r in range(n)]
+        seen: list[SampleObservations] = []
+        for i, sample in enumerate(usable):
+            other = usable[(i + 1) % len(usable)].query
+            seen.append(observe_shifts(backbone, sample, None if other == sample.query else other))
             done += n
             if progress is not None:
                 progress(done, total)
-        bias = position_bias(
-            np.stack([o.log_probs for o in observations]),
-            np.stack([head_mean(o) for o in observations]),
-            np.array(targets),
-            observations[0].layers,
-        )
-        records[n] = CountCalibration.of(bias, len(usable), samples_digest(usable))
-    return Calibration(identity=backbone.identity, provenance=_provenance(backbone), counts=records)
+        records[n] = CountCalibration.of(fitted_bias(usable, seen), len(usable), samples_digest(usable))
+    return Calibration(identity=backbone.identity.for_kind(kind), provenance=_provenance(backbone), counts=records)
 
 
-def observe_shifts(backbone: Backbone, sample: OpenedSample) -> list[Observation]:
-    """Show a sample in all cyclic shifts: in shift r, position i holds image (i + r) mod N.
+@dataclass(frozen=True)
+class SampleObservations:
+    """What the passes over one sample yielded.
 
-    Returns:
-        N passes; in that of shift r the target stands at (target - r) mod N.
+    Attributes:
+        shifts: One pass for each cyclic shift.
+        without_answer: Passes with a query that no candidate answers.
     """
-    n = len(sample.images)
-    shifts = [[sample.images[(i + r) % n] for i in range(n)] for r in range(n)]
-    return backbone.observe_many([(sample.query, images) for images in shifts])
+
+    shifts: list[Observation]
+    without_answer: list[Observation]
+
+
+def observe_shifts(backbone: Backbone, sample: OpenedSample, other_query: str | None = None) -> SampleObservations:
+    """Show a sample in all cyclic shifts: in shift r, position i holds candidate (i + r) mod N.
+
+    Args:
+        backbone: The model.
+        sample: Its target stands at (target - r) mod N in shift r.
+        other_query: A query that none of the candidates answers; asked in the first and in the opposite shift.
+    """
+    n = len(sample.contents)
+    shifts = [[sample.contents[(i + r) % n] for i in range(n)] for r in range(n)]
+    requests = [(sample.query, contents) for contents in shifts]
+    if other_query is not None:
+        requests += [(other_query, shifts[r]) for r in (0, n // 2)]
+    seen = backbone.observe_many(requests)
+    return SampleObservations(seen[:n], seen[n:])
+
+
+def calibration_passes(samples: Sequence[OpenedSample], seen: Sequence[SampleObservations]) -> CalibrationPasses:
+    """The passes of all samples, in a row."""
+    n = len(samples[0].contents)
+    shown = np.array([[(i + r) % n for i in range(n)] for r in range(n)])
+    first_stage = None
+    if all(s.first_stage_scores is not None for s in samples):
+        first_stage = np.concatenate([np.array(s.first_stage_scores)[shown] for s in samples])
+    return CalibrationPasses(
+        observations=[o for s in seen for o in s.shifts],
+        samples=np.repeat(np.arange(len(samples)), n),
+        targets=np.concatenate([(s.target - np.arange(n)) % n for s in samples]),
+        shown=np.tile(shown, (len(samples), 1)),
+        first_stage=first_stage,
+    )
+
+
+def fitted_bias(samples: Sequence[OpenedSample], seen: Sequence[SampleObservations]) -> PositionBias:
+    """All that is learned for one number of candidates: the paper's bias, the choice of ``auto``, presence.
+
+    Args:
+        samples: Samples of N candidates each.
+        seen: What was observed of each.
+    """
+    passes = calibration_passes(samples, seen)
+    log_probs = passes.log_probs
+    attention = np.stack([head_mean(o) for o in passes.observations])
+    layers = passes.observations[0].layers
+
+    def bias_of(kept: NDArray[np.bool_]) -> PositionBias:
+        return position_bias(log_probs[kept], attention[kept], passes.targets[kept], layers)
+
+    bias = bias_of(np.ones(len(log_probs), dtype=bool))
+    choice = choose(passes, bias_of)
+    reading = [m.evidence for m in choice.members if m.evidence is not None] if choice is not None else []
+    evidence = reading[0] if reading else fitted(PAPER, passes).evidence
+    assert evidence is not None
+    absent = [o for s in seen for o in s.without_answer]
+    return replace(bias, choice=choice, presence=fit_presence(evidence, passes.observations, absent))
 
 
 def _checked_counts(counts: Sequence[int]) -> list[int]:

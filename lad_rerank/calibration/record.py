@@ -9,24 +9,17 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from lad_rerank.backbones.base import BackboneIdentity
+from lad_rerank.calibration.fitted import DECIMALS, ChoiceRecord, Finite, PresenceRecord, Record
 from lad_rerank.debias.bias import PositionBias
 from lad_rerank.errors import CalibrationFileError, CalibrationMismatchError, CalibrationMissingError
 
-SCHEMA_VERSION: Literal[1] = 1
-
-Finite = Annotated[float, Field(allow_inf_nan=False)]
-DECIMALS = 9
-"""Digits kept behind the point: far below what five samples can tell, and files stay readable."""
+SCHEMA_VERSION: Literal[2] = 2
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class CountCalibration(_Record):
+class CountCalibration(Record):
     """What is known for one number of candidates.
 
     Attributes:
@@ -35,6 +28,9 @@ class CountCalibration(_Record):
         profile: (N, N) observed profile, row = position of the target (Eq. 1).
         log_gain: log g in nats (Eq. 3-4).
         attention_prior: (L, N) mean attention of the last prompt token, head-averaged (Eq. 7).
+        noise: Variance of label log-probs around their profile, nats squared.
+        choice: What ``method="auto"`` uses; ``None`` for a single sample, which leaves no choice.
+        presence: Tells whether a right answer is among the candidates; ``None`` where it could not be fitted.
     """
 
     samples: int = Field(ge=1)
@@ -42,12 +38,20 @@ class CountCalibration(_Record):
     profile: list[list[Finite]]
     log_gain: Finite
     attention_prior: list[list[Annotated[float, Field(ge=0, le=1)]]]
+    noise: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    choice: ChoiceRecord | None = None
+    presence: PresenceRecord | None = None
 
     @model_validator(mode="after")
     def _shapes(self) -> CountCalibration:
         n = len(self.profile)
         if n < 2 or any(len(row) != n for row in [*self.profile, *self.attention_prior]):
             raise ValueError("profile must be N x N and attention_prior L x N, with N at least 2")
+        evidence = [m.evidence for m in self.choice.members] if self.choice is not None else []
+        if self.presence is not None:
+            evidence.append(self.presence.evidence)
+        if any(len(row) != n for e in evidence if e is not None for row in e.log_prior):
+            raise ValueError("every log_prior must have a column for each of the N candidates")
         return self
 
     @classmethod
@@ -59,10 +63,13 @@ class CountCalibration(_Record):
             profile=bias.profile.round(DECIMALS).tolist(),
             log_gain=round(bias.log_gain, DECIMALS),
             attention_prior=bias.attention_prior.round(DECIMALS).tolist(),
+            noise=max(bias.noise, 1e-9),
+            choice=None if bias.choice is None else ChoiceRecord.of(bias.choice),
+            presence=None if bias.presence is None else PresenceRecord.of(bias.presence),
         )
 
 
-class Provenance(_Record):
+class Provenance(Record):
     """Where a calibration comes from; for people, not compared at load.
 
     Attributes:
@@ -80,7 +87,7 @@ class Provenance(_Record):
     versions: dict[str, str]
 
 
-class Calibration(_Record):
+class Calibration(Record):
     """The calibration of one model under one set of settings, for some numbers of candidates.
 
     Attributes:
@@ -90,7 +97,7 @@ class Calibration(_Record):
         counts: By number of candidates N.
     """
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[2] = SCHEMA_VERSION
     identity: BackboneIdentity
     provenance: Provenance
     counts: dict[int, CountCalibration]
@@ -125,6 +132,9 @@ class Calibration(_Record):
             log_gain=count.log_gain,
             attention_prior=np.array(count.attention_prior),
             layers=self.identity.layers,
+            noise=count.noise,
+            choice=None if count.choice is None else count.choice.choice(),
+            presence=None if count.presence is None else count.presence.presence(),
         )
 
     def check(self, identity: BackboneIdentity, source: str) -> None:

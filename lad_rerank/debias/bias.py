@@ -7,10 +7,20 @@ N is the number of candidates, P the number of calibration passes, L the number 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lad_rerank.records import FloatArray
+
+if TYPE_CHECKING:
+    from lad_rerank.debias.choice import Choice
+    from lad_rerank.debias.presence import Presence
+
+
+RESIDUAL_FACTOR, SIGNAL_SHARE = 1.5, 0.05
+"""Profiles of a handful of samples are noisier than their residuals say: how much is allowed for that."""
 
 
 @dataclass(frozen=True)
@@ -22,12 +32,18 @@ class PositionBias:
         log_gain: log g, the weight of an attention vote in nats (Eq. 3-4).
         attention_prior: (L, N) mean attention mass per layer and position (Eq. 7).
         layers: (L,) decoder layers the rows of the prior belong to.
+        noise: Variance of label log-probs around their profile, nats squared; see :func:`profile_noise`.
+        choice: What calibration chose for ``method="auto"``; ``None`` means the paper's recipe.
+        presence: Tells whether the right answer is among the candidates at all, where calibration could fit it.
     """
 
     profile: FloatArray
     log_gain: float
     attention_prior: FloatArray
     layers: tuple[int, ...]
+    noise: float = 1.0
+    choice: Choice | None = None
+    presence: Presence | None = None
 
     @property
     def n(self) -> int:
@@ -40,7 +56,7 @@ class PositionBias:
         return conditional_bias(self.profile, self.log_gain)
 
 
-def observed_profile(log_probs: FloatArray, target_positions: FloatArray) -> FloatArray:
+def observed_profile(log_probs: FloatArray, target_positions: NDArray[np.int64]) -> FloatArray:
     """Mean label log-probs for each position of the target (Eq. 1, in the log domain).
 
     The paper averages probabilities; its code averages logits, which is what the published numbers
@@ -92,8 +108,27 @@ def conditional_bias(profile: FloatArray, gain: float) -> FloatArray:
     return profile - gain * np.eye(len(profile))
 
 
+def profile_noise(log_probs: FloatArray, targets: NDArray[np.int64], profile: FloatArray) -> float:
+    """Variance of label log-probs around their profile, in nats squared, generous for few samples.
+
+    Args:
+        log_probs: (P, N) label log-probs of the calibration passes.
+        targets: (P,) position of the target.
+        profile: (N, N) observed profile O.
+    """
+    rows = centred(profile)
+    residual = centred(log_probs) - rows[targets]
+    return float(RESIDUAL_FACTOR * (residual**2).mean() + SIGNAL_SHARE * (rows**2).mean())
+
+
+def centred(x: FloatArray) -> FloatArray:
+    """Less its mean over the last axis."""
+    result: FloatArray = x - x.mean(axis=-1, keepdims=True)
+    return result
+
+
 def position_bias(
-    log_probs: FloatArray, attention: FloatArray, target_positions: FloatArray, layers: tuple[int, ...]
+    log_probs: FloatArray, attention: FloatArray, target_positions: NDArray[np.int64], layers: tuple[int, ...]
 ) -> PositionBias:
     """Estimate the bias from the passes of a calibration (Section 4.2).
 
@@ -107,4 +142,5 @@ def position_bias(
         ValueError: Some position never held the target.
     """
     profile = observed_profile(log_probs, target_positions)
-    return PositionBias(profile, log_gain(profile), attention.mean(axis=0), layers)
+    noise = profile_noise(log_probs, target_positions, profile)
+    return PositionBias(profile, log_gain(profile), attention.mean(axis=0), layers, noise)

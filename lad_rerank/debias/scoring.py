@@ -20,6 +20,7 @@ from lad_rerank.debias.evidence import (
     posterior,
     purified_log_evidence,
 )
+from lad_rerank.debias.mixing import MIXERS, WITHOUT_EVIDENCE
 from lad_rerank.errors import DegenerateScoresError, InvalidRequestError
 from lad_rerank.records import FloatArray, Observation
 
@@ -93,15 +94,25 @@ def _attention_posterior(
     return log_evidence, posterior(log_evidence, settings.tau)
 
 
+def _mixed(mixer: str) -> Callable[[Observation, PositionBias | None, ScoringSettings], Scores]:
+    """The scorer that uses one of ``mixing.MIXERS`` with the paper's evidence."""
+
+    def score_mixed(observation: Observation, bias: PositionBias | None, settings: ScoringSettings) -> Scores:
+        assert bias is not None
+        z = observation.log_probs[None]
+        if mixer in WITHOUT_EVIDENCE:
+            return Scores(MIXERS[mixer](z, np.zeros_like(z), bias, settings.tau)[0])
+        log_evidence, pi = _attention_posterior(observation, bias, settings)
+        name = "lad_probability" if mixer == "lad" and settings.mixture == "probability" else mixer
+        return Scores(MIXERS[name](z, log_evidence[None], bias, settings.tau)[0], pi)
+
+    score_mixed.__doc__ = MIXERS[mixer].__doc__
+    return score_mixed
+
+
 def _vanilla(observation: Observation, bias: PositionBias | None, settings: ScoringSettings) -> Scores:
     """Label log-probs as the model gives them."""
     return Scores(observation.log_probs)
-
-
-def _pride(observation: Observation, bias: PositionBias | None, settings: ScoringSettings) -> Scores:
-    """Label log-probs less one prior per position (PriDe, Zheng et al. 2024)."""
-    assert bias is not None
-    return Scores(observation.log_probs - bias.profile.mean(axis=0))
 
 
 def _raw_attention(observation: Observation, bias: PositionBias | None, settings: ScoringSettings) -> Scores:
@@ -112,31 +123,20 @@ def _raw_attention(observation: Observation, bias: PositionBias | None, settings
         return Scores(np.log(attention[layers].mean(axis=0)))
 
 
-def _attention(observation: Observation, bias: PositionBias | None, settings: ScoringSettings) -> Scores:
-    """The purified attention posterior alone (Eq. 12)."""
+def _auto(observation: Observation, bias: PositionBias | None, settings: ScoringSettings) -> Scores:
+    """What calibration chose; the paper's recipe where it had a single sample and so no choice."""
     assert bias is not None
-    log_evidence, pi = _attention_posterior(observation, bias, settings)
-    return Scores(settings.tau * log_evidence, pi)
-
-
-def _lad(observation: Observation, bias: PositionBias | None, settings: ScoringSettings) -> Scores:
-    """Label log-probs less the bias expected under the attention posterior (Eq. 13)."""
-    assert bias is not None
-    _, pi = _attention_posterior(observation, bias, settings)
-    if settings.mixture == "probability":
-        expected = np.log(np.maximum(pi @ np.exp(log_softmax(bias.bias)), np.finfo(np.float64).tiny))
-    else:
-        expected = pi @ bias.bias
-    return Scores(observation.log_probs - expected, pi)
+    if bias.choice is None:
+        return SCORERS["lad"].score(observation, bias, settings)
+    return Scores(bias.choice.log_scores(observation, bias), bias.choice.posterior(observation))
 
 
 SCORERS: Mapping[str, Scorer] = MappingProxyType(
     {
         "vanilla": Scorer(_vanilla, needs_calibration=False),
-        "pride": Scorer(_pride, needs_calibration=True),
         "raw_attention": Scorer(_raw_attention, needs_calibration=False),
-        "attention": Scorer(_attention, needs_calibration=True),
-        "lad": Scorer(_lad, needs_calibration=True),
+        **{name: Scorer(_mixed(name), needs_calibration=True) for name in MIXERS if name != "vanilla"},
+        "auto": Scorer(_auto, needs_calibration=True),
     }
 )
 
