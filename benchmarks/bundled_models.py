@@ -3,13 +3,12 @@
     python benchmarks/bundled_models.py [--instances 500] [--orders 5] [--candidates 4 8 12]
 
 Every method is scored from the same passes. The canonical order is off: candidates are shown in random
-orders. The calibration is the shipped one (5 samples of training products).
+orders, the target equally often at every position. The calibration is the shipped one (5 samples of training products).
 """
 
 from __future__ import annotations
 
 import argparse
-import time
 
 from rich.console import Console
 from rich.progress import Progress
@@ -17,13 +16,14 @@ from rich.table import Table
 
 from lad_rerank import LADReranker
 from lad_rerank.bundled.shop import candidate_set
-from lad_rerank.debias.scoring import SCORERS
-from lad_rerank.evaluation.orders import Instance, observe_orders, order_report
+from lad_rerank.evaluation.measuring import row_report
+from lad_rerank.evaluation.orders import Instance, observe_orders
+from lad_rerank.evaluation.rows import stored_rows
 
 
 def instances(count: int, n: int, difficulty: str, seed: int) -> list[Instance]:
     sets = [candidate_set(n, seed=seed + i, difficulty=difficulty, side="held_out") for i in range(count)]
-    return [Instance(s.caption, [item.image() for item in s.candidates], frozenset({s.target})) for s in sets]
+    return [Instance.of(s.caption, [item.image() for item in s.candidates], {s.target}) for s in sets]
 
 
 def main() -> None:
@@ -44,25 +44,24 @@ def main() -> None:
             for difficulty in args.difficulty:
                 chosen = instances(args.instances, n, difficulty, args.seed)
                 task = bar.add_task(f"N={n} {difficulty}", total=args.instances * args.orders)
-                start = time.perf_counter()
-                runs = observe_orders(
+                observed = observe_orders(
                     reranker.backbone,
                     chosen,
                     orders=args.orders,
                     progress=lambda d, _, t=task: bar.update(t, completed=d),
                 )
-                ms = 1000 * (time.perf_counter() - start) / (args.instances * args.orders)
-                for method in SCORERS:
-                    report = order_report(runs, chosen, reranker.calibration, method)
+                ms = 1000 * (observed.seconds_per_pass or 0.0)
+                for row in stored_rows(observed, chosen, reranker.calibration).rows:
+                    report = row_report(row, chosen, observed.shown)
                     figures = (
                         report.accuracy,
                         report.accuracy_std,
-                        report.recall_std / 100,
+                        None if report.recall_std is None else report.recall_std / 100,
                         report.consistency,
                         report.mrr,
                     )
-                    shown = (f"{100 * value:.1f}" for value in figures)
-                    table.add_row(str(n), difficulty, method, *shown, f"{ms:.0f}")
+                    shown = ("-" if value is None else f"{100 * value:.1f}" for value in figures)
+                    table.add_row(str(n), difficulty, row.name, *shown, f"{ms if row.passes else 0:.0f}")
                 table.add_section()
     Console(width=100).print(table)
 

@@ -18,7 +18,7 @@ from rich.table import Table
 from clip_faiss import ClipFaissIndex
 from lad_rerank import LADReranker
 from lad_rerank.bundled.shop import caption, catalogue, random_attributes, satisfies, wanted
-from lad_rerank.evaluation.metrics import reciprocal_rank
+from lad_rerank.evaluation.ranking_metrics import reciprocal_rank
 
 METHODS = ("vanilla", "pride", "attention", "lad")
 
