@@ -8,6 +8,7 @@ import typer
 
 from lad_rerank.cli.calibrate import calibrate
 from lad_rerank.cli.demo import demo
+from lad_rerank.cli.evaluate import evaluate
 from lad_rerank.cli.index import index
 from lad_rerank.cli.rerank import rerank
 from lad_rerank.cli.search import search
@@ -18,7 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (demo, index, search, rerank, calibrate):
+for _command in (demo, index, search, rerank, calibrate, evaluate):
     app.command()(_command)
 
 

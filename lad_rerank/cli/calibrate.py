@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Sequence
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,6 +12,7 @@ import typer
 from lad_rerank.cli import options
 from lad_rerank.cli.output import command
 from lad_rerank.cli.progress import bar
+from lad_rerank.cli.unfolding import unfolded
 
 if TYPE_CHECKING:
     from clip_faiss import ClipFaissIndex
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 MOST_BY_DEFAULT = 12
 
 
+@unfolded
 def calibrate(
     model: options.Model,
+    *,
     samples: Annotated[
         Path | None,
         typer.Option(
@@ -39,14 +41,8 @@ def calibrate(
         typer.Option(help="Numbers of candidates to cover: 8, 2-12 or 2,4,8. As many as there are, up to 12."),
     ] = None,
     count: Annotated[int, typer.Option(min=1, help="How many samples to make of an index.")] = 5,
-    labels: options.Labels = "digits",
-    spans: options.Spans = "visual",
-    revision: options.Revision = None,
-    trust_remote_code: options.TrustRemoteCode = False,
     seed: Annotated[int, typer.Option(help="Chooses the samples made of an index.")] = 0,
-    device: options.Device = None,
-    dtype: options.Dtype = None,
-    max_pixels: options.MaxPixels = None,
+    loading: options.Loading,
     out: Annotated[
         Path | None, typer.Option(dir_okay=False, help="File to write, in place of where it is found by itself.")
     ] = None,
@@ -76,19 +72,9 @@ def calibrate(
 
             assert from_index is not None
             chosen = _from_index(ClipFaissIndex.load(from_index), count, counts, seed)
-        backbone = load_reranker(
-            model,
-            labels=labels,
-            spans=spans,
-            revision=revision,
-            trust_remote_code=trust_remote_code,
-            device=device,
-            dtype=dtype,
-            max_pixels=max_pixels,
-            allow_urls=allow_urls,
-        ).backbone
+        backbone = load_reranker(model, loading, allow_urls=allow_urls).backbone
         if counts is None:
-            largest = max((len(sample.images) for sample in chosen), default=2)
+            largest = max((len(sample.candidates) for sample in chosen), default=2)
             counts = list(range(2, min(largest, MOST_BY_DEFAULT) + 1))
         started = time.perf_counter()
         with bar("Calibrating") as progress:
@@ -113,32 +99,17 @@ def calibrate(
 def _from_index(index: ClipFaissIndex, count: int, counts: Sequence[int] | None, seed: int) -> list[CalibrationSample]:
     from lad_rerank.calibration.samples import samples_from_titles
     from lad_rerank.errors import CalibrationSampleError
+    from lad_rerank.evaluation.titled import titled_index
 
-    titled = titled_images(index)
-    if len({title.casefold() for title, _ in titled}) < 2:
+    titled = titled_index(index)
+    titles = len({one.key for one in titled})
+    if titles < 2:
         raise CalibrationSampleError(
             f"{len(titled)} of {len(index)} images of the index have a title: the metadata's 'title', or the words of "
             "the file name (numbers are none). Name the files, or give samples with --samples FILE.jsonl."
         )
-    most = max(counts) if counts else min(MOST_BY_DEFAULT, len({title.casefold() for title, _ in titled}))
-    return samples_from_titles(titled, count=count, candidates=max(most, 2), seed=seed)
-
-
-def titled_images(index: ClipFaissIndex) -> list[tuple[str, Path]]:
-    """Title and file of every image of an index that has both."""
-    titled = []
-    for row, (name, metadata) in enumerate(zip(index.ids, index.metadata, strict=True)):
-        path = index.file(row)
-        given = metadata.get("title")
-        title = given.strip() if isinstance(given, str) and given.strip() else title_of(name)
-        if title and path is not None and path.is_file():
-            titled.append((title, path))
-    return titled
-
-
-def title_of(name: str) -> str:
-    """The words of a file name: ``"mugs/red-mug_02.jpg"`` is ``"red mug"``."""
-    return " ".join(re.findall(r"[^\W\d_]+", PurePath(name).stem))
+    most = max(counts) if counts else min(MOST_BY_DEFAULT, titles)
+    return samples_from_titles([one.pair for one in titled], count=count, candidates=max(most, 2), seed=seed)
 
 
 def _document(made: Calibration, path: Path, seconds: float) -> dict[str, Any]:

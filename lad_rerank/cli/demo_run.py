@@ -16,8 +16,10 @@ from lad_rerank.cli.demo_result import FIRST_STAGE, Choice, DemoResult, DemoSett
 from lad_rerank.cli.models import load_reranker
 from lad_rerank.cli.progress import Bar
 from lad_rerank.debias.scoring import listwise_probabilities, score
-from lad_rerank.evaluation.metrics import reciprocal_rank
-from lad_rerank.evaluation.orders import Instance, ShownObservation, observe_orders, order_report, rankings
+from lad_rerank.evaluation.measuring import row_report
+from lad_rerank.evaluation.orders import Instance, ObservedRuns, ShownObservation, observe_orders
+from lad_rerank.evaluation.results import RowResult
+from lad_rerank.evaluation.rows import identity, scored
 from lad_rerank.records import Candidate
 
 if TYPE_CHECKING:
@@ -76,40 +78,31 @@ def _run_demo(settings: DemoSettings, bar: Bar, started: float) -> DemoResult:
 
     reranker = load_reranker("bundled")
     calibration = _calibration(reranker, len(found[0]))
-    instances = [
-        Instance(
-            query.text,
-            [items[hit.row].image() for hit in hits],
-            frozenset(i for i, hit in enumerate(hits) if shop.satisfies(items[hit.row].product, query.wanted)),
-        )
-        for query, hits in zip(queries, found, strict=True)
-    ]
-    observed = time.perf_counter()
+    instances = [_instance(query, [items[hit.row] for hit in hits]) for query, hits in zip(queries, found, strict=True)]
     with bar("Reranking, one pass each") as progress:
-        runs = observe_orders(
+        observed = observe_orders(
             reranker.backbone, instances, orders=settings.orders, seed=settings.seed, progress=progress
         )
-    rerank_seconds = (time.perf_counter() - observed) / (settings.orders * len(queries))
-    orders = {method: [rankings(run, calibration, method) for run in runs] for method in RERANKED}
+    rows = {method: scored(observed, calibration, method) for method in RERANKED}
     return DemoResult(
         settings=settings,
         methods=(
-            _first_stage_result(instances),
-            *(_method_result(method, runs, orders[method], instances, calibration) for method in RERANKED),
+            _method_result(FIRST_STAGE, identity(instances, settings.orders), instances, None),
+            *(_method_result(method, row, instances, observed) for method, row in rows.items()),
         ),
         queries=tuple(
             _query_result(
                 instances[q],
                 [items[hit.row] for hit in found[q]],
                 found[q],
-                runs[0][q],
-                {method: orders[method][0][q] for method in RERANKED},
+                observed.runs[0][q],
+                {method: row.ranked[0][q] for method, row in rows.items()},
                 calibration,
             )
             for q in range(len(queries))
         ),
         search_seconds=search_seconds,
-        rerank_seconds=rerank_seconds,
+        rerank_seconds=observed.seconds_per_pass or 0.0,
         seconds=time.perf_counter() - started,
     )
 
@@ -162,26 +155,27 @@ def _calibration(reranker: LADReranker, n: int) -> Calibration:
     return calibration
 
 
-def _first_stage_result(instances: Sequence[Instance]) -> MethodResult:
-    reciprocal = [reciprocal_rank(range(len(i.images)), i.relevant) for i in instances]
-    right = [0 in i.relevant for i in instances]
-    return MethodResult(FIRST_STAGE, float(np.mean(right)), float(np.mean(reciprocal)), None, None)
+def _instance(query: Query, items: Sequence[shop.Item]) -> Instance:
+    """What the first stage found for a query; where nothing of it is right, every method misses."""
+    right = frozenset(i for i, item in enumerate(items) if shop.satisfies(item.product, query.wanted))
+    return Instance.of(query.text, [item.image() for item in items], right, retrieved=bool(right))
 
 
 def _method_result(
-    method: str,
-    runs: Sequence[Sequence[ShownObservation]],
-    orders: Sequence[Sequence[Sequence[int]]],
-    instances: Sequence[Instance],
-    calibration: Calibration,
+    method: str, row: RowResult, instances: Sequence[Instance], observed: ObservedRuns | None
 ) -> MethodResult:
-    report = order_report(runs, instances, calibration, method)
+    report = row_report(row, instances)
+    assert report.accuracy is not None
+    assert report.mrr is not None
+    if observed is None:
+        return MethodResult(method, report.accuracy, report.mrr, None, None)
     chosen = [
-        seen.shown.index(ranked[0])
-        for run, order in zip(runs, orders, strict=True)
-        for seen, ranked in zip(run, order, strict=True)
+        shown.index(ranked[0])
+        for order, ranking in zip(observed.shown, row.ranked, strict=True)
+        for shown, ranked in zip(order, ranking, strict=True)
+        if ranked
     ]
-    shares = np.bincount(chosen, minlength=runs[0][0].observation.n) / len(chosen)
+    shares = np.bincount(chosen, minlength=instances[0].n) / len(chosen)
     return MethodResult(method, report.accuracy, report.mrr, report.consistency, tuple(shares.tolist()))
 
 
@@ -197,13 +191,14 @@ def _query_result(
     assert scores.posterior is not None
     probabilities = listwise_probabilities(scores.log_scores)
     choices = []
-    for i, (item, hit) in enumerate(zip(items, hits, strict=True)):
+    for i, (item, hit, content) in enumerate(zip(items, hits, instance.contents, strict=True)):
+        assert content.image is not None
         position = seen.shown.index(i)
         choices.append(
             Choice(
                 id=item.id,
                 title=item.title,
-                image=instance.images[i],
+                image=content.image,
                 right=i in instance.relevant,
                 similarity=hit.score,
                 position=position + 1,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from lad_rerank.cli.options import Loading
 from lad_rerank.cli.progress import note
 
 if TYPE_CHECKING:
@@ -15,31 +18,19 @@ if TYPE_CHECKING:
 
 def load_reranker(
     model: str,
+    loading: Loading | None = None,
     *,
-    method: str = "lad",
+    method: str | None = None,
     calibration: Path | None = None,
-    labels: str = "digits",
-    spans: str = "visual",
-    revision: str | None = None,
-    trust_remote_code: bool = False,
-    device: str | None = None,
-    dtype: str | None = None,
-    max_pixels: int | None = None,
     allow_urls: bool = False,
 ) -> LADReranker:
     """Load a model, quietly.
 
     Args:
         model: ``"bundled"``, a local folder or a hub id.
-        method: Name of a scorer.
+        loading: How it is loaded and asked; checked already.
+        method: Name of a scorer; the reranker's own default by default.
         calibration: A file, in place of the store's.
-        labels: A style of labels, checked already.
-        spans: ``"visual"`` or ``"delimited"``, checked already.
-        revision: See ``LADReranker.from_pretrained``, like all that follow.
-        trust_remote_code: Whether code that comes with the model is run.
-        device: Where to run.
-        dtype: Name of a floating point type.
-        max_pixels: Pixel budget of one image.
         allow_urls: Whether images may be fetched.
     """
     note(f"Loading {model} ...")
@@ -50,16 +41,37 @@ def load_reranker(
     # Bars are for people who wait: not for logs, nor for weights that are loaded in an instant.
     if model == BUNDLED or not sys.stderr.isatty():
         logging.disable_progress_bar()
+    loading = loading or Loading()
+    chosen: dict[str, Any] = {} if method is None else {"method": method}
     return LADReranker.from_pretrained(
         model,
-        method=method,
+        **chosen,
         calibration=calibration,
-        labels=cast("LabelStyle", labels),
-        spans=cast("SpanStyle", spans),
-        revision=revision,
-        trust_remote_code=trust_remote_code,
-        device=device,
-        dtype=dtype,
-        max_pixels=max_pixels,
+        labels=cast("LabelStyle", loading.labels),
+        spans=cast("SpanStyle", loading.spans),
+        revision=loading.revision,
+        trust_remote_code=loading.trust_remote_code,
+        device=loading.device,
+        dtype=loading.dtype,
+        max_pixels=loading.max_pixels,
         allow_urls=allow_urls,
     )
+
+
+@contextmanager
+def threads_for(model: str) -> Iterator[None]:
+    """Run torch in one thread for the bundled model: one so small loses more by sharing the work than it gains.
+
+    Args:
+        model: See :func:`load_reranker`.
+    """
+    import torch
+
+    from lad_rerank.reranker import BUNDLED
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1 if model == BUNDLED else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

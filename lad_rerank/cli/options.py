@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TypeAlias, get_args
+from typing import TYPE_CHECKING, Annotated, TypeAlias, cast, get_args
 
 import typer
 
 from lad_rerank.errors import InvalidRequestError
 from lad_rerank.prompt import LabelStyle, SpanStyle, clean_query
+
+if TYPE_CHECKING:
+    from lad_rerank.evaluation.builders import Difficulty
 
 LABELS: tuple[str, ...] = get_args(LabelStyle)
 SPANS: tuple[str, ...] = get_args(SpanStyle)
@@ -79,6 +83,21 @@ def parse_counts(value: str | None) -> list[int] | None:
     return sorted(counts)
 
 
+def parse_difficulties(value: str) -> list[Difficulty]:
+    """Difficulties of sets from ``"random"``, ``"adversarial"`` or both, each once.
+
+    Raises:
+        typer.BadParameter: It is nothing of the kind.
+    """
+    chosen: list[Difficulty] = []
+    for part in value.split(","):
+        name = part.strip()
+        if name not in ("random", "adversarial"):
+            raise typer.BadParameter(f"{name!r} is no difficulty; choose random, adversarial or random,adversarial.")
+        chosen.append(cast("Difficulty", name))
+    return list(dict.fromkeys(chosen))
+
+
 Query: TypeAlias = Annotated[
     str, typer.Argument(help="What is looked for, in words.", metavar="QUERY", callback=check_query)
 ]
@@ -123,3 +142,16 @@ MaxPixels: TypeAlias = Annotated[
 AllowUrls: TypeAlias = Annotated[bool, typer.Option("--allow-urls", help="Fetch images given as http(s) URLs.")]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else to stdout.")]
 Debug: TypeAlias = Annotated[bool, typer.Option("--debug", help="Show tracebacks and what the library logs.")]
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How a model is loaded and asked; see ``LADReranker.from_pretrained``."""
+
+    device: Device = None
+    dtype: Dtype = None
+    max_pixels: MaxPixels = None
+    labels: Labels = "digits"
+    spans: Spans = "visual"
+    revision: Revision = None
+    trust_remote_code: TrustRemoteCode = False

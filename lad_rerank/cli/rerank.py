@@ -8,6 +8,7 @@ import typer
 
 from lad_rerank.cli import options
 from lad_rerank.cli.output import NothingRankedError, command
+from lad_rerank.cli.unfolding import unfolded
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -15,20 +16,16 @@ if TYPE_CHECKING:
     from lad_rerank.records import FailedCandidate, Ranking
 
 
+@unfolded
 def rerank(
     query: options.Query,
     images: Annotated[list[str], typer.Argument(help="Files; URLs with --allow-urls.", metavar="IMAGE")],
+    *,
     model: options.Model = "bundled",
     method: options.Method = "lad",
     top_n: options.TopN = None,
     calibration: options.CalibrationFile = None,
-    device: options.Device = None,
-    dtype: options.Dtype = None,
-    max_pixels: options.MaxPixels = None,
-    labels: options.Labels = "digits",
-    spans: options.Spans = "visual",
-    revision: options.Revision = None,
-    trust_remote_code: options.TrustRemoteCode = False,
+    loading: options.Loading,
     allow_urls: options.AllowUrls = False,
     as_json: options.AsJson = False,
     debug: options.Debug = False,
@@ -41,19 +38,7 @@ def rerank(
         from lad_rerank.cli.models import load_reranker
         from lad_rerank.records import Candidate
 
-        reranker = load_reranker(
-            model,
-            method=method,
-            calibration=calibration,
-            labels=labels,
-            spans=spans,
-            revision=revision,
-            trust_remote_code=trust_remote_code,
-            device=device,
-            dtype=dtype,
-            max_pixels=max_pixels,
-            allow_urls=allow_urls,
-        )
+        reranker = load_reranker(model, loading, method=method, calibration=calibration, allow_urls=allow_urls)
         ranking = reranker.rerank(query, [Candidate(image=image, id=image) for image in images], top_n)
         refuse_empty(ranking)
         output.emit(_document(ranking), lambda console: _show(console, ranking))

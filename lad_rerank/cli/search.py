@@ -11,6 +11,7 @@ import typer
 from lad_rerank.cli import options
 from lad_rerank.cli.output import NothingRankedError, command
 from lad_rerank.cli.rerank import failed_documents, refuse_empty
+from lad_rerank.cli.unfolding import unfolded
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,22 +20,18 @@ if TYPE_CHECKING:
     from lad_rerank.records import RankedCandidate
 
 
+@unfolded
 def search(
     index: Annotated[Path, typer.Argument(help="Folder that `lad-rerank index` wrote.", metavar="INDEX")],
     query: options.Query,
+    *,
     k: Annotated[int, typer.Option("-k", "--k", min=1, help="How many the first stage finds.")] = 8,
     rerank: Annotated[bool, typer.Option("--rerank/--no-rerank", help="Rerank what the first stage finds.")] = True,
     model: options.Model = "bundled",
     method: options.Method = "lad",
     top_n: options.TopN = None,
     calibration: options.CalibrationFile = None,
-    device: options.Device = None,
-    dtype: options.Dtype = None,
-    max_pixels: options.MaxPixels = None,
-    labels: options.Labels = "digits",
-    spans: options.Spans = "visual",
-    revision: options.Revision = None,
-    trust_remote_code: options.TrustRemoteCode = False,
+    loading: options.Loading,
     images: Annotated[Path | None, typer.Option(help="Where the indexed folder is now, if it has moved.")] = None,
     as_json: options.AsJson = False,
     debug: options.Debug = False,
@@ -51,18 +48,7 @@ def search(
         if rerank:
             from lad_rerank.cli.models import load_reranker
 
-            reranker = load_reranker(
-                model,
-                method=method,
-                calibration=calibration,
-                labels=labels,
-                spans=spans,
-                revision=revision,
-                trust_remote_code=trust_remote_code,
-                device=device,
-                dtype=dtype,
-                max_pixels=max_pixels,
-            )
+            reranker = load_reranker(model, loading, method=method, calibration=calibration)
             ranking = reranker.rerank(query, loaded.candidates(hits), top_n)
             refuse_empty(ranking)
         ranked: list[RankedCandidate | None] = [None] * len(hits[:top_n]) if ranking is None else [*ranking]

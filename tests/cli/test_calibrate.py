@@ -9,7 +9,7 @@ from typer.testing import Result
 
 from lad_rerank.bundled.shop import candidate_set
 from lad_rerank.calibration.record import read_calibration
-from lad_rerank.cli.calibrate import title_of
+from lad_rerank.evaluation.titled import title_of
 
 # Another floating point type than the one that the shipped calibration is for.
 OTHER = ("--dtype", "bfloat16")

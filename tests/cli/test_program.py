@@ -37,7 +37,7 @@ def test_help_imports_nothing_heavy() -> None:
         print([name for name in {HEAVY} if name in sys.modules], file=sys.stderr)
     """)
     assert done.stderr.strip() == "[]"
-    for name in ("demo", "index", "search", "rerank", "calibrate"):
+    for name in ("demo", "index", "search", "rerank", "calibrate", "evaluate"):
         assert name in done.stdout
 
 
@@ -48,7 +48,7 @@ def test_module_and_entry_point_are_the_same_program() -> None:
     assert done.stdout == f"{__version__}\n"
 
 
-@pytest.mark.parametrize("name", ["demo", "index", "search", "rerank", "calibrate"])
+@pytest.mark.parametrize("name", ["demo", "index", "search", "rerank", "calibrate", "evaluate"])
 def test_every_command_speaks_json(run: Callable[..., Result], name: str) -> None:
     result = run(name, "--help")
     assert result.exit_code == 0
@@ -115,7 +115,7 @@ def test_a_closed_stdout_is_1_before_any_work(args: tuple[str, ...]) -> None:
     assert done.stderr == "Error: There is no stdout to print the result to; it is closed.\n"
 
 
-@pytest.mark.parametrize("name", ["rerank", "search", "calibrate"])
+@pytest.mark.parametrize("name", ["rerank", "search", "calibrate", "evaluate"])
 def test_every_way_to_load_a_model_is_an_option(name: str) -> None:
     told = {option for parameter in get_group(app).commands[name].params for option in parameter.opts}
     assert told >= {"--labels", "--spans", "--revision", "--trust-remote-code", "--device", "--dtype", "--max-pixels"}
@@ -150,6 +150,17 @@ def test_debug_shows_the_traceback(run: Callable[..., Result], tmp_path: Path) -
         ("calibrate", "--model", "bundled", "--samples", "a.jsonl", "--from-index", "index"),
         ("calibrate", "--model", "bundled", "--samples", "a.jsonl", "--candidates", "12-2"),
         ("demo", "--queries", "0"),
+        ("evaluate",),
+        ("evaluate", "--shop", "--index", "index"),
+        ("evaluate", "--shop", "--end-to-end"),
+        ("evaluate", "--annotations", "a.json"),
+        ("evaluate", "--shop", "--image-folder", "images"),
+        ("evaluate", "--shop", "--candidates", "27"),
+        ("evaluate", "--shop", "--candidates", "many"),
+        ("evaluate", "--shop", "--difficulty", "easy"),
+        ("evaluate", "--shop", "--rows", "magic"),
+        ("evaluate", "--shop", "--orders", "0"),
+        ("evaluate", "--observations", "a.safetensors", "--save", "b.safetensors"),
         ("no such command",),
     ],
 )
