@@ -31,7 +31,7 @@ def main() -> None:
 
         # The five lines.
         retriever = ClipFaissRetriever(index, similarity_top_k=8)
-        rerank = LADRerank(model="bundled", top_n=3, keep_retrieval_score=True)
+        rerank = LADRerank(model="bundled", top_n=3, keep_retrieval_score=True, confidence_key="confidence")
         llm = MockLLM(is_chat_model=True, max_tokens=1)
         engine = RetrieverQueryEngine.from_args(retriever, llm=llm, node_postprocessors=[rerank], multimodal=True)
         answer = engine.query(arguments.query)
@@ -40,6 +40,7 @@ def main() -> None:
         print("First stage: " + " | ".join(hit.text for hit in retriever.retrieve(arguments.query)))
         for rank, hit in enumerate(answer.source_nodes, start=1):
             print(f"{rank}. {hit.score:.3f} (first stage {hit.metadata['retrieval_score']:.3f}) {hit.text}")
+        print(f"Confidence that the right one is among them: {answer.source_nodes[0].metadata['confidence']:.2f}")
         print(f"The answer was written from these {len(answer.source_nodes)} pictures.")
 
 

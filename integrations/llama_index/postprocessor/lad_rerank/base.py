@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
-from collections.abc import Iterable
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Literal
 
-from llama_index.core.bridge.pydantic import Field, PrivateAttr
 from llama_index.core.callbacks import CallbackManager, CBEventType, EventPayload
 from llama_index.core.instrumentation import get_dispatcher  # type: ignore[attr-defined]
 from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRankStartEvent
-from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
-from lad_rerank.debias.scoring import get_scorer
 from lad_rerank.errors import ImageError, InvalidRequestError
 from lad_rerank.prompt import LabelStyle
-from lad_rerank.records import Candidate
-from llama_index.postprocessor.lad_rerank.images import open_node_image, without_payload
+from lad_rerank.records import Candidate, Ranking
+from llama_index.postprocessor.lad_rerank.candidates import Texts, candidate_of, is_text_only, with_notes
+from llama_index.postprocessor.lad_rerank.images import without_payload
+from llama_index.postprocessor.lad_rerank.settings import RETRIEVAL_SCORE, RerankSettings, checked_fields
 
 if TYPE_CHECKING:
     import torch
@@ -30,12 +27,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 dispatcher = get_dispatcher(__name__)
 
-# Shared by all instances: a lock on the instance could neither be pickled nor copied.
-_LOADING = threading.Lock()
 
-
-class LADRerank(BaseNodePostprocessor):
-    """Reranks the pictures of nodes with a multimodal LLM, in one forward pass, whatever their order.
+class LADRerank(RerankSettings):
+    """Reranks the pictures of nodes, or their texts, with a multimodal LLM, whatever their order.
 
     The model is loaded on first use, once, and threads share it. Nodes keep their class and id; a node
     that occurs twice is returned once. A node's picture is looked for where
@@ -43,36 +37,62 @@ class LADRerank(BaseNodePostprocessor):
 
     Scores are listwise probabilities in [0, 1]: how the model divides its belief among the nodes of this
     query. They sum to 1 over the ranked nodes before ``top_n`` cuts. They do not say that a node is
-    relevant (one node alone scores 1.0), so a threshold cannot mean "none of these".
+    relevant (one node alone scores 1.0), so a threshold on them cannot mean "none of these";
+    ``drop_unconfident`` and ``confidence_key`` can.
+
+    A calibration is made for one kind of candidates, and the nodes of a query decide which is needed: pictures alone,
+    texts alone, or anything else ("mixed"). Where it is missing, the error names the command that makes it.
+
+    The retriever's scores are used where the calibration has learned their weight, which takes samples with
+    ``first_stage_score`` from the same retriever. Any scale does, but only that one: the "scores" of LlamaIndex's
+    ``FaissVectorStore`` over an L2 index, say, are distances, smaller for better nodes.
 
     Args:
-        model: ``"bundled"`` (the default), a local folder, or a hub id such as ``Qwen/Qwen2.5-VL-3B-Instruct``.
         top_n: How many nodes to return at most.
-        method: ``"lad"`` (the default), or a baseline such as ``"vanilla"``.
+        model: ``"bundled"`` (the default), a local folder, or a hub id such as ``Qwen/Qwen2.5-VL-3B-Instruct``.
+        method: ``"auto"`` (the default): what calibration chose; ``"lad"``: the paper's recipe; or a baseline
+            such as ``"vanilla"``.
         calibration: Path of a calibration file; found by the model's identity by default.
         device: Such as ``"cpu"`` or ``"cuda:1"``; a GPU where there is one.
         dtype: Such as ``"bfloat16"``; by default bfloat16 on a GPU and float32 on a CPU.
         device_map: Passed to transformers in place of ``device``.
         max_pixels: Pixel budget of one picture.
+        max_text_tokens: Tokens of one node's text at most, 256 by default; the rest is not shown. LlamaIndex's
+            splitters make chunks of up to 1024 tokens.
         labels: How candidates are named in the prompt: ``"digits"`` (the default), ``"letters"``, ... as for
             ``LADReranker.from_pretrained``.
         revision: Hub revision.
         trust_remote_code: Run code that comes with the model; off unless you say so.
         allow_urls: Whether pictures given by http(s) URL are fetched; off unless you say so.
+        texts: Whose text is shown, without its metadata. ``"never"`` (the default): nodes are ranked by their
+            pictures. ``"without_picture"``: by their texts where no picture belongs to them. ``"always"``: by picture
+            and text together, or by the one there is. A node whose picture is lost or broken is not ranked by
+            its text in any case: the picture was meant, and the text alone may say little. Nor is one whose
+            picture is behind a URL while ``allow_urls`` is off.
+        passes: How often the nodes are looked at: once (the default), k times in different orders, or
+            ``"auto"``: again only where the first look was unsure, which needs ``method="auto"``.
+        mean_passes: What ``passes="auto"`` may cost on average, from 1 to 2; 1.25 by default.
         keep_retrieval_score: Keep the retriever's score in ``metadata["retrieval_score"]``, on a copy of
             the node: the retriever's own nodes are never changed.
-        on_failed: What happens to nodes whose picture cannot be opened, text nodes among them. ``"keep"``:
-            they follow the ranked ones in retrieval order with score 0.0. ``"drop"``: they are left out.
-            ``"raise"``: ``ImageError``. A warning names them and says why in every case.
+        confidence_key: Keep in ``metadata[confidence_key]``, on a copy, whether a right node seems to be among
+            the ranked ones at all: a number in [0, 1], the same for all of them, 0.5 and more for yes. ``None``
+            where calibration could not tell the two apart, with one ranked node, with a method without
+            calibration, and on nodes that were not ranked.
+        drop_unconfident: Return no node at all where that number is below 0.5; a warning names the query. Where
+            there is no such number nodes are returned as usual, and a warning says that too.
+        on_failed: What happens to nodes that cannot be ranked: their picture does not open, or they are texts and
+            ``texts`` is ``"never"``. ``"keep"``: they follow the ranked ones in retrieval order with score 0.0.
+            ``"drop"``: they are left out. ``"raise"``: ``ImageError``. A warning names them and says why in
+            every case.
         reranker: A ready ``LADReranker``, for settings that are not fields here or a model that is loaded
             already. ``model``, ``method``, ``labels``, ``revision`` and ``allow_urls`` are then taken from it,
-            and nothing that belongs to a reranker may be given beside it. Only these five are serialised:
-            ``from_dict`` loads the model by its name, and pickling is refused.
+            and nothing that belongs to a reranker may be given beside it. Of what belongs to it only these five
+            are serialised: ``from_dict`` loads the model by its name, and pickling is refused.
         callback_manager: LlamaIndex's.
 
     Raises:
-        InvalidRequestError: Unknown method, ``reranker`` is no ``LADReranker``, or comes with settings
-            that it already has.
+        InvalidRequestError: Unknown method, unusable passes, ``reranker`` is no ``LADReranker``, or comes with
+            settings that it already has.
         ValueError: A field has the wrong type or value; pydantic's message names it.
 
     Example:
@@ -80,29 +100,6 @@ class LADRerank(BaseNodePostprocessor):
         ...     retriever, llm=llm, node_postprocessors=[LADRerank(top_n=3)], multimodal=True
         ... )  # doctest: +SKIP
     """
-
-    model: str = Field(default="bundled", description="Model: 'bundled', a local folder or a hub id.")
-    top_n: int = Field(default=3, ge=1, strict=True, description="Number of nodes to return at most.")
-    method: str = Field(default="lad", description="How the pass is turned into scores.")
-    calibration: str | None = Field(default=None, description="Path of a calibration file.")
-    device: str | None = Field(default=None, description="Device the model runs on.")
-    dtype: str | None = Field(default=None, description="Floating point type of the model.")
-    device_map: str | dict[str, int | str] | None = Field(
-        default=None, description="Passed to transformers in place of device."
-    )
-    max_pixels: int | None = Field(default=None, ge=1, description="Pixel budget of one picture.")
-    labels: LabelStyle = Field(default="digits", description="How candidates are named in the prompt.")
-    revision: str | None = Field(default=None, description="Hub revision of the model.")
-    trust_remote_code: bool = Field(default=False, description="Run code that comes with the model.")
-    allow_urls: bool = Field(default=False, description="Fetch pictures given by http(s) URL.")
-    keep_retrieval_score: bool = Field(
-        default=False, description="Keep the retriever's score in metadata['retrieval_score']."
-    )
-    on_failed: Literal["keep", "drop", "raise"] = Field(
-        default="keep", description="What happens to nodes whose picture cannot be opened."
-    )
-    _reranker: LADReranker | None = PrivateAttr(default=None)
-    _given: bool = PrivateAttr(default=False)
 
     def __init__(
         self,
@@ -115,17 +112,23 @@ class LADRerank(BaseNodePostprocessor):
         dtype: str | torch.dtype | None = None,
         device_map: str | dict[str, int | str] | None = None,
         max_pixels: int | None = None,
+        max_text_tokens: int | None = None,
         labels: LabelStyle | None = None,
         revision: str | None = None,
         trust_remote_code: bool | None = None,
         allow_urls: bool | None = None,
+        texts: Texts = "never",
+        passes: int | Literal["auto"] = 1,
+        mean_passes: float | None = None,
         keep_retrieval_score: bool = False,
+        confidence_key: str | None = None,
+        drop_unconfident: bool = False,
         on_failed: Literal["keep", "drop", "raise"] = "keep",
         reranker: LADReranker | None = None,
         callback_manager: CallbackManager | None = None,
     ) -> None:
         # None means "not given", so that what a reranker has already can be told from what is asked for.
-        given: dict[str, Any] = {
+        of_reranker: dict[str, Any] = {
             "model": fspath(model) if isinstance(model, PathLike) else model,
             "method": method,
             "calibration": fspath(calibration) if isinstance(calibration, PathLike) else calibration,
@@ -133,24 +136,24 @@ class LADRerank(BaseNodePostprocessor):
             "dtype": None if dtype is None else str(dtype).removeprefix("torch."),
             "device_map": device_map,
             "max_pixels": max_pixels,
+            "max_text_tokens": max_text_tokens,
             "labels": labels,
             "revision": revision,
             "trust_remote_code": trust_remote_code,
             "allow_urls": allow_urls,
         }
-        loading = {name: value for name, value in given.items() if value is not None}
-        if reranker is not None:
-            loading = _settings_of(reranker, loading)
-        elif method is not None:
-            get_scorer(method)
-        fields: dict[str, Any] = {
-            **loading,
+        of_calls: dict[str, Any] = {
             "top_n": top_n,
+            "texts": texts,
+            "passes": passes,
+            "mean_passes": mean_passes,
             "keep_retrieval_score": keep_retrieval_score,
+            "confidence_key": confidence_key,
+            "drop_unconfident": drop_unconfident,
             "on_failed": on_failed,
             "callback_manager": callback_manager or CallbackManager([]),
         }
-        super().__init__(**fields)
+        super().__init__(**checked_fields(of_reranker, of_calls, reranker))
         self._reranker = reranker
         self._given = reranker is not None
 
@@ -158,41 +161,6 @@ class LADRerank(BaseNodePostprocessor):
     def class_name(cls) -> str:
         """The name under which LlamaIndex serialises it."""
         return "LADRerank"
-
-    @property
-    def reranker(self) -> LADReranker:
-        """The reranker; loads the model on first use.
-
-        Raises:
-            BackboneError: The model cannot be loaded.
-            CalibrationError: ``calibration`` cannot be read or was made for another model.
-        """
-        reranker = self._reranker
-        if reranker is None:
-            with _LOADING:
-                reranker = self._reranker = self._reranker or self._load()
-        return reranker
-
-    def unload(self) -> None:
-        """Let go of the model; the next use loads it again. A given ``reranker`` stays."""
-        if not self._given:
-            self._reranker = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Fields only: the model is loaded again where the pickle is opened.
-
-        Raises:
-            TypeError: Made from ``reranker=``, which has settings that no field knows.
-        """
-        if self._given:
-            raise TypeError("A LADRerank made from reranker=... cannot be pickled; name the model in its place.")
-        fields = {key: value for key, value in self.__dict__.items() if key != "callback_manager"}
-        return {
-            "__dict__": fields,
-            "__pydantic_extra__": None,
-            "__pydantic_fields_set__": set(self.model_fields_set) - {"callback_manager"},
-            "__pydantic_private__": None,
-        }
 
     @dispatcher.span
     def _postprocess_nodes(
@@ -209,9 +177,9 @@ class LADRerank(BaseNodePostprocessor):
 
         Raises:
             ValueError: No query bundle.
-            InvalidRequestError: The query has no text.
-            ImageError: A picture cannot be opened and ``on_failed`` is ``"raise"``.
-            CalibrationMissingError: The method needs a calibration and there is none for this many nodes.
+            InvalidRequestError: The query has no text, or a node has a picture and the model reads texts only.
+            ImageError: A node cannot be ranked and ``on_failed`` is ``"raise"``.
+            CalibrationMissingError: The method needs a calibration and there is none for this many nodes of this kind.
             LADRerankError: The model did not behave as it must.
         """
         if query_bundle is None:
@@ -246,90 +214,72 @@ class LADRerank(BaseNodePostprocessor):
         return await asyncio.to_thread(self._postprocess_nodes, nodes, query_bundle)
 
     def _rank(self, query: str, hits: list[NodeWithScore]) -> list[NodeWithScore]:
-        candidates: list[Candidate] = []
-        positions: list[int] = []  # of each candidate, in hits
-        failed: dict[int, str] = {}
-        limits = self._reranker.limits if self._reranker is not None else None
-        for position, hit in enumerate(hits):
-            try:
-                image = open_node_image(hit.node, allow_urls=self.allow_urls, limits=limits)
-            except ImageError as error:
-                failed[position] = str(error)
-            else:
-                candidates.append(Candidate(image=image, id=hit.node_id))
-                positions.append(position)
+        candidates, failed = self._candidates(hits)
         self._report(hits, failed)
         ranked: list[NodeWithScore] = []
         if candidates:
-            ranking = self.reranker.rerank(query, candidates, top_n=self.top_n, method=self.method)
-            ranked = [self._scored(hits[positions[item.index]], item.score) for item in ranking]
+            ranking = self.reranker.rerank(
+                query,
+                list(candidates.values()),
+                top_n=self.top_n,
+                method=self.method,
+                passes=self.passes,
+                mean_passes=self.mean_passes,
+            )
+            if self.drop_unconfident and not _seems_answered(ranking):
+                return []
+            positions = list(candidates)
+            ranked = [self._scored(hits[positions[item.index]], item.score, ranking.confidence) for item in ranking]
         logger.info(
             "LADRerank (%s, %s): %d of %d nodes ranked, best %d kept.",
             self.model, self.method, len(candidates), len(hits), len(ranked),
         )  # fmt: skip
         if self.on_failed == "keep":
-            ranked += [self._scored(hits[position], 0.0) for position in sorted(failed)]
+            ranked += [self._scored(hits[position], 0.0, None) for position in sorted(failed)]
         return ranked[: self.top_n]
+
+    def _candidates(self, hits: list[NodeWithScore]) -> tuple[dict[int, Candidate], dict[int, str]]:
+        """What can be ranked and why the rest cannot, by position in hits."""
+        candidates: dict[int, Candidate] = {}
+        failed: dict[int, str] = {}
+        limits = self._reranker.limits if self._reranker is not None else None
+        for position, hit in enumerate(hits):
+            try:
+                candidates[position] = candidate_of(hit, self.texts, allow_urls=self.allow_urls, limits=limits)
+            except ImageError as error:
+                failed[position] = str(error)
+        return candidates, failed
 
     def _report(self, hits: list[NodeWithScore], failed: dict[int, str]) -> None:
         if not failed:
             return
         message = f"{len(failed)} of {len(hits)} nodes cannot be ranked: {' '.join(failed.values())}"
+        texts = sum(is_text_only(hits[position].node) for position in failed) if self.texts == "never" else 0
+        if texts:
+            message += f" texts='without_picture' would rank the texts of {texts} of them."
         logger.warning("LADRerank: %s", message)
         if self.on_failed == "raise":
             raise ImageError(message)
 
-    def _scored(self, hit: NodeWithScore, score: float) -> NodeWithScore:
-        node = hit.node
+    def _scored(self, hit: NodeWithScore, score: float, confidence: float | None) -> NodeWithScore:
+        notes: dict[str, float | None] = {}
         if self.keep_retrieval_score:
-            key = "retrieval_score"
-            node = node.model_copy(
-                update={
-                    "metadata": {**node.metadata, key: None if hit.score is None else float(hit.score)},
-                    # A score is no content: it must reach neither embeddings nor the language model.
-                    "excluded_embed_metadata_keys": _with(node.excluded_embed_metadata_keys, key),
-                    "excluded_llm_metadata_keys": _with(node.excluded_llm_metadata_keys, key),
-                }
-            )
-        return NodeWithScore(node=node, score=float(score))
-
-    def _load(self) -> LADReranker:
-        from lad_rerank import LADReranker
-
-        return LADReranker.from_pretrained(
-            self.model,
-            method=self.method,
-            calibration=self.calibration,
-            device=self.device,
-            dtype=self.dtype,
-            device_map=self.device_map,
-            revision=self.revision,
-            trust_remote_code=self.trust_remote_code,
-            labels=self.labels,
-            max_pixels=self.max_pixels,
-            allow_urls=self.allow_urls,
-        )
+            notes[RETRIEVAL_SCORE] = None if hit.score is None else float(hit.score)
+        if self.confidence_key is not None:
+            notes[self.confidence_key] = confidence
+        return NodeWithScore(node=with_notes(hit.node, notes), score=float(score))
 
 
-def _settings_of(reranker: Any, set_too: Iterable[str]) -> dict[str, Any]:
-    """The fields that a given reranker answers for.
-
-    Raises:
-        InvalidRequestError: It is none, or ``set_too`` names settings that were given beside it.
-    """
-    from lad_rerank import LADReranker
-
-    if not isinstance(reranker, LADReranker):
-        raise InvalidRequestError(f"reranker must be a LADReranker, got {type(reranker).__name__}.")
-    if names := ", ".join(set_too):
-        raise InvalidRequestError(f"{names} cannot be set beside reranker=...: the reranker has its own.")
-    return {
-        "model": reranker.model,
-        "method": reranker.method,
-        "labels": reranker.backbone.identity.labels,
-        "revision": reranker.backbone.revision,
-        "allow_urls": reranker.allow_urls,
-    }
+def _seems_answered(ranking: Ranking) -> bool:
+    """Whether a ranking's nodes may be returned; says so where not, or where nobody knows."""
+    if ranking.confidence is None:
+        logger.warning("LADRerank: whether any node answers %r is not known; they are returned.", ranking.query)
+    elif not ranking.confident:
+        logger.warning(
+            "LADRerank: none of the nodes seems to answer %r (confidence %.2f); none is returned.",
+            ranking.query, ranking.confidence,
+        )  # fmt: skip
+    return ranking.confident is not False
 
 
 def _check_query(query: QueryBundle) -> None:
@@ -341,7 +291,3 @@ def _check_query(query: QueryBundle) -> None:
             "Give query_str too, or leave the postprocessor out for queries by picture."
         )
     raise InvalidRequestError("The query is empty; give query_str what is looked for.")
-
-
-def _with(keys: list[str], key: str) -> list[str]:
-    return keys if key in keys else [*keys, key]

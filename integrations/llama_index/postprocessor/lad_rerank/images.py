@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mimetypes
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,22 @@ def open_node_image(node: BaseNode, *, allow_urls: bool = False, limits: ImageLi
     if tried:
         raise ImageError(f"Node {node.node_id!r} has no picture that opens. {' '.join(tried)}")
     raise ImageError(f"Node {node.node_id!r} ({type(node).__name__}) carries no picture. {_advice(node)}")
+
+
+def means_picture(node: BaseNode) -> bool:
+    """Whether a picture belongs to a node, be it lost or broken.
+
+    One belongs to an ``ImageNode``, to whatever has an ``image_resource``, and where ``metadata["file_path"]``
+    is named like a picture. Any other path in the metadata tells where readers found the text.
+    """
+    if isinstance(node, ImageNode) or getattr(node, "image_resource", None) is not None:
+        return True
+    return (_guessed_type(node) or "").startswith("image/")
+
+
+def other_file(node: BaseNode) -> bool:
+    """Whether a node's only trace of a picture is a file that is named like something else, such as ``manual.pdf``."""
+    return not means_picture(node) and _guessed_type(node) not in (None, "application/octet-stream")
 
 
 def without_payload(hit: NodeWithScore) -> NodeWithScore:
@@ -93,6 +110,11 @@ def _carriers(node: BaseNode) -> Iterator[tuple[str, Any]]:
                 continue
             seen.add(source)
         yield carrier, source
+
+
+def _guessed_type(node: BaseNode) -> str | None:
+    """Media type by the name of ``metadata["file_path"]``."""
+    return mimetypes.guess_type(str(node.metadata.get("file_path") or ""), strict=False)[0]
 
 
 def _advice(node: BaseNode) -> str:
