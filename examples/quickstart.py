@@ -21,7 +21,7 @@ hits = index.search(query, k=8)
 pictures = {item.id: item.image() for item in items}
 ranking = reranker.rerank(query, [Candidate(pictures[hit.id], hit.id, hit.metadata) for hit in hits], top_n=3)
 
-print(query)
+print(query if ranking.confident is not False else f"{query} (perhaps none of these)")
 for place in ranking:
     hit = hits[place.index]
     print(f"{place.rank}. {hit.metadata['title']}  (score {place.score:.2f}, first stage: {hit.rank}.)")

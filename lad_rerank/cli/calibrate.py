@@ -15,8 +15,10 @@ from lad_rerank.cli.progress import bar
 from lad_rerank.cli.unfolding import unfolded
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from clip_faiss import ClipFaissIndex
-    from lad_rerank.calibration.record import Calibration
+    from lad_rerank.calibration.record import Calibration, CountCalibration
     from lad_rerank.calibration.samples import CalibrationSample
 
 MOST_BY_DEFAULT = 12
@@ -29,7 +31,8 @@ def calibrate(
     samples: Annotated[
         Path | None,
         typer.Option(
-            help='JSON lines {"query": ..., "images": [...], "target": index or path}; paths beside the file.'
+            help='JSON lines {"query": ..., "images": [...], "target": index or path}; paths beside the file. '
+            '"candidates": [{"image": ..., "text": ...}] in place of "images" for texts, or for both.'
         ),
     ] = None,
     from_index: Annotated[
@@ -52,8 +55,9 @@ def calibrate(
 ) -> None:
     """Learn a model's position bias from a handful of samples and keep it on disk.
 
-    Once per model and settings. Each number of candidates N costs N forward passes per sample. Titles of indexed
-    images are their metadata's "title", or else the words of their file names.
+    Once per model and settings, and for images, for texts and for both apart. Each number of candidates N costs N
+    forward passes per sample, and two short ones. Titles of indexed images are their metadata's "title", or else the
+    words of their file names.
     """
     counts = options.parse_counts(candidates)
     if (samples is None) == (from_index is None):
@@ -86,14 +90,7 @@ def calibrate(
                 temporary.write_text(made.to_json(), encoding="utf-8")
             path = out
         document = _document(made, path, round(time.perf_counter() - started, 3))
-        output.emit(
-            document,
-            lambda console: console.print(
-                f"{model} is calibrated for {document['candidates'][0]} to {document['candidates'][-1]} candidates"
-                f" ({document['passes']} passes, {document['seconds']:.1f} s).\nKept in {path}",
-                soft_wrap=True,
-            ),
-        )
+        output.emit(document, lambda console: _show(console, document))
 
 
 def _from_index(index: ClipFaissIndex, count: int, counts: Sequence[int] | None, seed: int) -> list[CalibrationSample]:
@@ -115,10 +112,85 @@ def _from_index(index: ClipFaissIndex, count: int, counts: Sequence[int] | None,
 def _document(made: Calibration, path: Path, seconds: float) -> dict[str, Any]:
     return {
         "model": made.provenance.model,
+        "kind": made.identity.candidates,
         "labels": made.identity.labels,
         "candidates": list(made.covers),
         "samples": max(count.samples for count in made.counts.values()),
         "passes": sum(n * count.samples for n, count in made.counts.items()),
+        "counts": [_chosen(n, made.counts[n]) for n in made.covers],
         "path": str(path),
         "seconds": seconds,
     }
+
+
+def _chosen(n: int, count: CountCalibration) -> dict[str, Any]:
+    """What was chosen for n candidates, and what to expect of it; ``None`` where a choice needs more samples."""
+    choice, presence = count.choice, count.presence
+    return {
+        "candidates": n,
+        "samples": count.samples,
+        "recipes": None if choice is None else choice.recipes,
+        "expected_accuracy": None if choice is None else choice.expected_accuracy,
+        "expected_consistency": None if choice is None else choice.expected_consistency,
+        "first_stage_weight": None if choice is None else choice.first_stage_weight,
+        "presence": None
+        if presence is None
+        else {"signal": presence.signal, "separation": presence.separation, "threshold": presence.threshold},
+    }
+
+
+def _show(console: Console, document: dict[str, Any]) -> None:
+    from lad_rerank.cli.tables import percent, table
+
+    what = {"image": "images", "text": "texts", "mixed": "images and texts"}[document["kind"]]
+    samples = "1 sample" if document["samples"] == 1 else f"{document['samples']} samples"
+    console.print(
+        f"{document['model']} is calibrated for {_ranges(document['candidates'])} {what}"
+        f" ({samples}, {document['passes']} passes, {document['seconds']:.1f} s).",
+        soft_wrap=True,
+    )
+
+    def cells(one: dict[str, Any]) -> tuple[str, ...]:
+        presence = one["presence"]
+        told = "-" if presence is None else percent(presence["separation"])
+        expected = (percent(one["expected_accuracy"]), percent(one["expected_consistency"]), told)
+        return str(one["candidates"]), _recipe(one), *expected
+
+    titles = ("N", "auto uses", "right", "same in all orders", "presence")
+    table(console, titles, map(cells, document["counts"]), words=2)
+    for line in _explained(document["counts"]):
+        console.print(line, soft_wrap=True)
+    console.print(f"Kept in {document['path']}", soft_wrap=True)
+
+
+def _recipe(one: dict[str, Any]) -> str:
+    """The first recipe in words, and how many vote with it."""
+    if one["recipes"] is None:
+        return "lad, as in the paper"
+    more = len(one["recipes"]) - 1
+    return f"{one['recipes'][0]}{f', and {more} more' if more else ''}"
+
+
+def _explained(counts: Sequence[dict[str, Any]]) -> list[str]:
+    """What the columns mean, of those that say something."""
+    told = []
+    if any(one["recipes"] is not None for one in counts):
+        told.append(
+            "right, same in all orders: of the samples when left out of the fit; a little flattering, since they made"
+            " the choice."
+        )
+    if any(one["presence"] is not None for one in counts):
+        told.append(
+            "presence: how often a query whose answer is among the candidates is told from one whose answer is not"
+            " (chance: 50 %)."
+        )
+    if any(one["recipes"] is None for one in counts):
+        told.append("Too few samples to choose from: the paper's recipe is used as it is. Five are enough.")
+    return told
+
+
+def _ranges(counts: Sequence[int]) -> str:
+    """Numbers in words: ``2 to 12``, or one by one where some are missing."""
+    if len(counts) > 1 and list(counts) == list(range(counts[0], counts[-1] + 1)):
+        return f"{counts[0]} to {counts[-1]}"
+    return ", ".join(map(str, counts))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,6 +21,13 @@ if TYPE_CHECKING:
     from lad_rerank.evaluation.reports import Evaluation, SliceReport
 
 MOST_CANDIDATES = 26
+ROWS = {
+    "identity": "the order given, the first stage's where there is one",
+    "vanilla": "the model's answer as it is",
+    "lad": "the paper's recipe",
+    "auto": "what calibration chose",
+}
+"""The rows that people look at first; docs/evaluation.md has all of them."""
 
 
 @unfolded
@@ -47,7 +55,10 @@ def evaluate(
         bool, typer.Option("--unanswerable", help="Also evaluate every set with half of its right answers taken out.")
     ] = False,
     rows: Annotated[
-        str, typer.Option(help="one-pass, all, or names separated by commas; all takes many times longer.")
+        str,
+        typer.Option(
+            help="one-pass, all, or names separated by commas (a wrong one lists them); all takes many times longer."
+        ),
     ] = "one-pass",
     null: Annotated[
         bool | None,
@@ -62,13 +73,13 @@ def evaluate(
     observations: Annotated[
         Path | None, typer.Option(help="Score passes that --save kept: no model, no images.")
     ] = None,
-    report: Annotated[Path | None, typer.Option(dir_okay=False, help="HTML page to write.")] = None,
+    report: Annotated[Path | None, typer.Option(dir_okay=False, help="HTML page with pictures to write.")] = None,
     seed: Annotated[int, typer.Option(help="Chooses queries, candidates, samples and orders.")] = 0,
     allow_urls: options.AllowUrls = False,
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> None:
-    """Measure how much a model's answer depends on the order of the images, and what debiasing does about it.
+    """Measure how much a model's answer depends on the order of the candidates, and what debiasing does about it.
 
     Give one of --set, --index, --images, --annotations, --shop and --observations. Every list of candidates is shown
     in several orders, one pass each; all one-pass methods are scored from the same passes. Calibration samples are
@@ -82,6 +93,9 @@ def evaluate(
     if observations is not None and save is not None:
         raise typer.BadParameter("--observations makes no passes that --save could keep.")
     with command(as_json=as_json, debug=debug) as output:
+        if report is not None and importlib.util.find_spec("matplotlib") is None:
+            # Now, and not when all passes are made.
+            raise ImportError('--report draws pictures with matplotlib: pip install "lad-rerank[plots]".')
         from lad_rerank.evaluation import evaluate as evaluating
         from lad_rerank.evaluation.calibrating import is_covered
         from lad_rerank.evaluation.prepared import Wanted
@@ -172,6 +186,8 @@ def _show(console: Console, made: Evaluation, report: Path | None, save: Path | 
         )
     console.print()
     tables.show(console, made)
+    if named := [f"{name}: {meaning}" for name, meaning in ROWS.items() if any(one.row(name) for one in made.slices)]:
+        console.print(f"\n{'; '.join(named)}. Small is good for RStd and ECE, large for all else.", soft_wrap=True)
     if save is not None:
         console.print(f"The passes are kept in {save}; score them again with --observations.", soft_wrap=True)
     if report is not None:

@@ -43,6 +43,8 @@ def load_reranker(
         logging.disable_progress_bar()
     loading = loading or Loading()
     chosen: dict[str, Any] = {} if method is None else {"method": method}
+    if loading.max_text_tokens is not None:
+        chosen["max_text_tokens"] = loading.max_text_tokens
     return LADReranker.from_pretrained(
         model,
         **chosen,

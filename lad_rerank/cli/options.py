@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, cast, get_args
 
 import typer
 
@@ -14,10 +14,17 @@ from lad_rerank.prompt import LabelStyle, SpanStyle, clean_query
 
 if TYPE_CHECKING:
     from lad_rerank.evaluation.builders import Difficulty
+    from lad_rerank.passes import Passes as WantedPasses
 
+METHODS = (
+    *("auto", "lad", "lad_probability", "attention", "raw_attention", "profile"),
+    *("lad_profile", "attention_profile", "product", "pride", "vanilla"),
+)
+"""The names of ``debias.scoring.SCORERS``, which is not imported here: --help must not wait for numpy."""
 LABELS: tuple[str, ...] = get_args(LabelStyle)
 SPANS: tuple[str, ...] = get_args(SpanStyle)
 DTYPES = ("float32", "bfloat16", "float16")
+LOADING = "How the model is loaded and shown candidates"
 MOST_CANDIDATES = 256
 """Far beyond what any model is good at; keeps a slip of the finger from asking for millions."""
 
@@ -40,6 +47,25 @@ def check_method(value: str) -> str:
     except InvalidRequestError as error:
         raise typer.BadParameter(str(error)) from error
     return value
+
+
+def check_passes(value: str) -> str:
+    """Refuse what is no number of passes and not ``"auto"``."""
+    parse_passes(value)
+    return value
+
+
+def parse_passes(value: str) -> WantedPasses:
+    """A number of passes, or ``"auto"``.
+
+    Raises:
+        typer.BadParameter: It is neither.
+    """
+    if value == "auto":
+        return "auto"
+    if re.fullmatch(r"[0-9]{1,4}", value) is None or int(value) < 1:
+        raise typer.BadParameter(f"{value!r} is no number of passes; write 1, 2 and so on, or auto.")
+    return int(value)
 
 
 def check_labels(value: str) -> str:
@@ -102,42 +128,93 @@ Query: TypeAlias = Annotated[
     str, typer.Argument(help="What is looked for, in words.", metavar="QUERY", callback=check_query)
 ]
 Model: TypeAlias = Annotated[
-    str, typer.Option(help="Multimodal LLM: 'bundled', a local folder or a Hugging Face id.", show_default=True)
+    str,
+    typer.Option(
+        help="'bundled', a local folder, a Hugging Face id or a .gguf file; a plain language model ranks texts.",
+        show_default=True,
+    ),
 ]
 Method: TypeAlias = Annotated[
-    str, typer.Option(help="lad, attention, pride, vanilla or raw_attention.", callback=check_method)
+    str,
+    typer.Option(
+        help="auto: what calibration chose; lad: the paper's; vanilla: the model's answer as it is. "
+        f"All: {', '.join(METHODS)}.",
+        callback=check_method,
+    ),
 ]
 Labels: TypeAlias = Annotated[
     str,
-    typer.Option(help=f"How candidates are named to the model: {', '.join(LABELS)}.", callback=check_labels),
+    typer.Option(
+        help=f"How candidates are named to the model: {', '.join(LABELS)}.",
+        callback=check_labels,
+        rich_help_panel=LOADING,
+    ),
 ]
 Spans: TypeAlias = Annotated[
     str,
     typer.Option(
         help="Tokens that count as an image's own: visual, or delimited for the marks around it too.",
         callback=check_spans,
+        rich_help_panel=LOADING,
     ),
 ]
 Revision: TypeAlias = Annotated[
-    str | None, typer.Option(help="Branch, tag or commit of the model on the Hugging Face hub.")
+    str | None,
+    typer.Option(help="Branch, tag or commit of the model on the Hugging Face hub.", rich_help_panel=LOADING),
 ]
 TrustRemoteCode: TypeAlias = Annotated[
     bool,
     typer.Option(
-        "--trust-remote-code", help="Run Python files that come with the model; they can do anything, read them first."
+        "--trust-remote-code",
+        help="Run Python files that come with the model; they can do anything, read them first.",
+        rich_help_panel=LOADING,
     ),
 ]
 TopN: TypeAlias = Annotated[int | None, typer.Option("--top-n", min=1, help="Print only the best N.")]
+Passes: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        metavar="N|auto",
+        help="Looks at the candidates: N in different orders, or auto: one, and a second where the first was unsure.",
+        callback=check_passes,
+    ),
+]
+MeanPasses: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        "--mean-passes", min=1, max=2, help="What --passes auto may cost on average, from 1 to 2; 1.25 by default."
+    ),
+]
+Window: TypeAlias = Annotated[
+    int | None,
+    typer.Option(min=2, help="Most candidates in one pass; by default what calibration covers and the context holds."),
+]
 CalibrationFile: TypeAlias = Annotated[
     Path | None, typer.Option("--calibration", help="Calibration file to use in place of the one kept for the model.")
 ]
-Device: TypeAlias = Annotated[str | None, typer.Option(help="Such as cpu or cuda:1; a GPU where there is one.")]
+Device: TypeAlias = Annotated[
+    str | None, typer.Option(help="Such as cpu or cuda:1; a GPU where there is one.", rich_help_panel=LOADING)
+]
 Dtype: TypeAlias = Annotated[
     str | None,
-    typer.Option(help=f"{', '.join(DTYPES)}; by default what suits the device.", callback=check_dtype),
+    typer.Option(
+        help=f"{', '.join(DTYPES)}; by default what suits the device.", callback=check_dtype, rich_help_panel=LOADING
+    ),
 ]
 MaxPixels: TypeAlias = Annotated[
-    int | None, typer.Option("--max-pixels", min=1, help="Pixel budget of one image; 336 x 336 by default.")
+    int | None,
+    typer.Option(
+        "--max-pixels", min=1, help="Pixel budget of one image; 336 x 336 by default.", rich_help_panel=LOADING
+    ),
+]
+MaxTextTokens: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        "--max-text-tokens",
+        min=1,
+        help="Tokens of one candidate's text at most; the rest is cut off. 256 by default.",
+        rich_help_panel=LOADING,
+    ),
 ]
 AllowUrls: TypeAlias = Annotated[bool, typer.Option("--allow-urls", help="Fetch images given as http(s) URLs.")]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else to stdout.")]
@@ -151,7 +228,32 @@ class Loading:
     device: Device = None
     dtype: Dtype = None
     max_pixels: MaxPixels = None
+    max_text_tokens: MaxTextTokens = None
     labels: Labels = "digits"
     spans: Spans = "visual"
     revision: Revision = None
     trust_remote_code: TrustRemoteCode = False
+
+
+@dataclass(frozen=True)
+class Looking:
+    """How often candidates are looked at, and how many at once; see ``LADReranker.rerank``."""
+
+    passes: Passes = "1"
+    mean_passes: MeanPasses = None
+    window: Window = None
+
+    def arguments(self, method: str) -> dict[str, Any]:
+        """The same as arguments of ``LADReranker.rerank``.
+
+        Args:
+            method: The method they go with.
+
+        Raises:
+            typer.BadParameter: They do not go with it, or with one another.
+        """
+        if self.passes == "auto" and method != "auto":
+            raise typer.BadParameter(f"--passes auto needs --method auto; {method} takes a number of passes.")
+        if self.mean_passes is not None and self.passes != "auto":
+            raise typer.BadParameter("--mean-passes goes with --passes auto.")
+        return {"passes": parse_passes(self.passes), "mean_passes": self.mean_passes, "window": self.window}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,14 +11,14 @@ import typer
 
 from lad_rerank.cli import options
 from lad_rerank.cli.output import NothingRankedError, command
-from lad_rerank.cli.rerank import failed_documents, refuse_empty
+from lad_rerank.cli.rerank import failed_documents, notes, refuse_empty
 from lad_rerank.cli.unfolding import unfolded
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from clip_faiss import ClipFaissIndex, Hit
-    from lad_rerank.records import RankedCandidate
+    from lad_rerank.records import RankedCandidate, Ranking
 
 
 @unfolded
@@ -28,7 +29,8 @@ def search(
     k: Annotated[int, typer.Option("-k", "--k", min=1, help="How many the first stage finds.")] = 8,
     rerank: Annotated[bool, typer.Option("--rerank/--no-rerank", help="Rerank what the first stage finds.")] = True,
     model: options.Model = "bundled",
-    method: options.Method = "lad",
+    method: options.Method = "auto",
+    looking: options.Looking,
     top_n: options.TopN = None,
     calibration: options.CalibrationFile = None,
     loading: options.Loading,
@@ -36,7 +38,11 @@ def search(
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> None:
-    """Search an index of images: CLIP and FAISS find k of them, the multimodal LLM ranks those."""
+    """Search an index of images: CLIP and FAISS find k of them, the multimodal LLM ranks those.
+
+    First-stage scores count in the ranking where calibration learned what they are worth.
+    """
+    looked = looking.arguments(method)
     with command(as_json=as_json, debug=debug) as output:
         from clip_faiss import ClipFaissIndex
 
@@ -49,7 +55,9 @@ def search(
             from lad_rerank.cli.models import load_reranker
 
             reranker = load_reranker(model, loading, method=method, calibration=calibration)
-            ranking = reranker.rerank(query, loaded.candidates(hits), top_n)
+            found = zip(loaded.candidates(hits), hits, strict=True)
+            candidates = [replace(candidate, first_stage_score=hit.score) for candidate, hit in found]
+            ranking = reranker.rerank(query, candidates, top_n, **looked)
             refuse_empty(ranking)
         ranked: list[RankedCandidate | None] = [None] * len(hits[:top_n]) if ranking is None else [*ranking]
         chosen = [hits[i if place is None else place.index] for i, place in enumerate(ranked)]
@@ -61,10 +69,12 @@ def search(
             "model": None if ranking is None else ranking.model,
             "method": None if ranking is None else ranking.method,
             "passes": 0 if ranking is None else ranking.passes,
+            "confidence": None if ranking is None else ranking.confidence,
+            "confident": None if ranking is None else ranking.confident,
             "results": results,
             "failed": [] if ranking is None else failed_documents(ranking.failed),
         }
-        output.emit(document, lambda console: _show(console, results, ranking is not None))
+        output.emit(document, lambda console: _show(console, results, ranking))
 
 
 def _result(index: ClipFaissIndex, hit: Hit, place: RankedCandidate | None) -> dict[str, Any]:
@@ -83,8 +93,10 @@ def _result(index: ClipFaissIndex, hit: Hit, place: RankedCandidate | None) -> d
     }
 
 
-def _show(console: Console, results: Sequence[dict[str, Any]], reranked: bool) -> None:
+def _show(console: Console, results: Sequence[dict[str, Any]], ranking: Ranking | None) -> None:
     from lad_rerank.cli.tables import probability, table
+
+    reranked = ranking is not None
 
     def cells(result: dict[str, Any]) -> list[str]:
         scores = [probability(result["score"]), probability(result["evidence"])] if reranked else []
@@ -93,3 +105,5 @@ def _show(console: Console, results: Sequence[dict[str, Any]], reranked: bool) -
 
     titles = ["", "image", *(["score", "attention"] if reranked else []), "first stage"]
     table(console, titles, map(cells, results), words=len(titles) - 1)
+    for line in () if ranking is None else notes(ranking):
+        console.print(line, soft_wrap=True)

@@ -46,7 +46,14 @@ def test_of_samples_is_found_again(run: Callable[..., Result], samples: Path, ho
     document = json.loads(result.stdout)
     assert document["model"] == "bundled"
     assert document["candidates"] == [3, 4]
+    assert document["kind"] == "image"
     assert document["passes"] == 3 * 3 + 2 * 4
+    assert [(one["candidates"], one["samples"]) for one in document["counts"]] == [(3, 3), (4, 2)]
+    chosen = document["counts"][0]
+    assert 0 <= chosen["expected_consistency"] <= 1
+    assert 0 <= chosen["expected_accuracy"] <= 1
+    assert chosen["recipes"][0].startswith("lad (tau 5)")
+    assert 0.5 <= chosen["presence"]["separation"] <= 1
     assert Path(document["path"]).parent == home / "calibrations"
     assert read_calibration(Path(document["path"])).covers == (3, 4)
     assert run("rerank", "a mug", *images[:3], *OTHER).exit_code == 0
@@ -97,7 +104,38 @@ def test_of_an_index_needs_no_labels(run: Callable[..., Result], index: Path, ho
     assert read_calibration(Path(other["path"])).counts[3].sample_digest != first.counts[3].sample_digest
     people = run(*args)
     assert people.exit_code == 0
+    assert people.stdout.startswith("bundled is calibrated for 3 images (4 samples, 12 passes, ")
+    assert document["counts"][0]["recipes"][0] in people.stdout
+    assert f"{100 * document['counts'][0]['expected_accuracy']:.1f} %" in people.stdout
+    assert "presence: how often" in people.stdout
     assert document["path"] in people.stdout
+
+
+def test_of_texts(run: Callable[..., Result], tmp_path: Path) -> None:
+    lines = []
+    for seed in (31, 32, 33):
+        chosen = candidate_set(3, seed=seed, difficulty="random", side="held_out")
+        texts = [{"text": item.title, "first_stage_score": i / 10} for i, item in enumerate(chosen.candidates)]
+        lines.append(json.dumps({"query": chosen.caption, "candidates": texts, "target": chosen.target}))
+    (tmp_path / "texts.jsonl").write_text("\n".join(lines))
+    made = run("calibrate", "--model", "bundled", "--samples", tmp_path / "texts.jsonl", "--candidates", "3", "--json")
+    document = json.loads(made.stdout)
+    assert document["kind"] == "text"
+    ranked = run("rerank", "a mug", "--text", "a red mug", "--text", "a hat", "--text", "a lamp", "--json")
+    assert ranked.exit_code == 0, ranked.stderr
+    assert json.loads(ranked.stdout)["method"] == "auto"
+
+
+def test_one_sample_leaves_no_choice_and_it_says_so(run: Callable[..., Result], samples: Path, tmp_path: Path) -> None:
+    one = samples.parent / "one.jsonl"
+    one.write_text(samples.read_text().splitlines()[0])
+    args = ("calibrate", "--model", "bundled", "--samples", one, "--candidates", "2,4", "--out", tmp_path / "mine.json")
+    document = json.loads(run(*args, "--json").stdout)
+    assert [one["recipes"] for one in document["counts"]] == [None, None]
+    assert [one["expected_accuracy"] for one in document["counts"]] == [None, None]
+    people = run(*args)
+    assert people.stdout.startswith("bundled is calibrated for 2, 4 images (1 sample,")
+    assert "the paper's recipe is used" in people.stdout
 
 
 def test_too_few_titles_is_1(run: Callable[..., Result], index: Path) -> None:

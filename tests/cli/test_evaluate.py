@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -32,7 +33,7 @@ def test_the_shop_and_its_passes_scored_again(run: Callable[..., Result], tmp_pa
     made = document(run("evaluate", "--shop", *SMALL, "--save", passes, "--report", page, "--json"))
     assert [one["name"] for one in made["slices"]] == ["shop, random", "shop, adversarial"]
     names = [row["name"] for row in made["slices"][0]["rows"]]
-    assert {"identity", "random", "vanilla", "pride", "lad"} <= set(names)
+    assert {"identity", "random", "vanilla", "pride", "lad", "auto"} <= set(names)
     assert made["verdicts"][0].startswith("shop, random, 3 candidates: as it is, the model's first choice is right in")
     assert "With" in made["verdicts"][0]
     assert "Calibrated for 3 candidates on 2 samples" in made["settings"]["calibration"]
@@ -41,10 +42,11 @@ def test_the_shop_and_its_passes_scored_again(run: Callable[..., Result], tmp_pa
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
     again = document(run("evaluate", "--observations", passes, "--json"))
     assert [one["rows"] for one in again["slices"]] == [one["rows"] for one in made["slices"]]
-    people = run("evaluate", "--observations", passes, "--rows", "vanilla,lad")
+    people = run("evaluate", "--observations", passes, "--rows", "vanilla,auto")
     assert people.exit_code == 0
     assert people.stdout.startswith(made["verdicts"][0])
     assert "right at position, in %" in people.stdout
+    assert "vanilla: the model's answer as it is; auto: what calibration chose." in people.stdout
     assert made["slices"][0]["set_digest"] in people.stdout
 
 
@@ -103,6 +105,18 @@ def test_annotations(run: Callable[..., Result], tmp_path: Path) -> None:
     args = ("evaluate", "--annotations", tmp_path / "a.json", "--image-folder", tmp_path / "images", *SMALL)
     (one,) = document(run(*args, "--rows", "vanilla", "--samples", "0", "--json"))["slices"]
     assert (one["name"], one["instances"], one["calibration_digest"]) == ("a", 6, None)
+
+
+def test_pictures_without_their_extra_are_1_before_any_pass(
+    run: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *more: None if name == "matplotlib" else find(name, *more)
+    )
+    result = run("evaluate", "--shop", "--instances", "100000", "--report", tmp_path / "bias.html")
+    assert result.exit_code == 1
+    assert "lad-rerank[plots]" in result.stderr
 
 
 def test_what_cannot_be_read_is_1(run: Callable[..., Result], tmp_path: Path) -> None:

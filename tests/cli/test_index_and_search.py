@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
+from lad_rerank import CalibrationStore, LADReranker
 from lad_rerank.bundled import shop
 
 
@@ -38,7 +39,9 @@ def test_search_gives_both_ranks(run: Callable[..., Result], index: Path, produc
     result = run("search", index, products[3].title, "-k", "8", "--json")
     assert result.exit_code == 0, result.stderr
     document = json.loads(result.stdout)
-    assert (document["model"], document["method"], document["encoder"]) == ("bundled", "lad", "bundled")
+    assert (document["model"], document["method"], document["encoder"]) == ("bundled", "auto", "bundled")
+    assert document["passes"] == 1
+    assert document["confident"] is (document["confidence"] >= 0.5)
     results = document["results"]
     assert [r["rank"] for r in results] == list(range(1, 9))
     assert sorted(r["first_stage_rank"] for r in results) == list(range(1, 9))
@@ -54,13 +57,29 @@ def test_search_gives_both_ranks(run: Callable[..., Result], index: Path, produc
 
 def test_search_without_reranking_is_the_first_stage(run: Callable[..., Result], index: Path) -> None:
     document = json.loads(run("search", index, "a mug", "-k", "5", "--no-rerank", "--top-n", "3", "--json").stdout)
-    assert document["model"] is None
-    assert document["method"] is None
+    assert [document[name] for name in ("model", "method", "confidence", "confident")] == [None] * 4
     assert [(r["rank"], r["first_stage_rank"], r["score"]) for r in document["results"]] == [
         (1, 1, None),
         (2, 2, None),
         (3, 3, None),
     ]
+
+
+def test_search_hands_on_the_scores_of_the_first_stage(run: Callable[..., Result], index: Path, tmp_path: Path) -> None:
+    shipped = CalibrationStore().find(LADReranker.from_pretrained("bundled").backbone.identity)
+    assert shipped is not None
+    heavy = json.loads(shipped.to_json())
+    heavy["counts"]["5"]["choice"]["first_stage_weight"] = 1e6
+    (tmp_path / "heavy.json").write_text(json.dumps(heavy))
+    args = ("search", index, "a mug", "-k", "5", "--json")
+    document = json.loads(run(*args, "--calibration", tmp_path / "heavy.json").stdout)
+    assert [r["first_stage_rank"] for r in document["results"]] == [1, 2, 3, 4, 5]
+
+
+def test_search_looks_again(run: Callable[..., Result], index: Path) -> None:
+    args = ("search", index, "a mug", "-k", "4", "--passes", "auto", "--mean-passes", "2", "--json")
+    assert json.loads(run(*args).stdout)["passes"] == 2
+    assert json.loads(run(*args[:5], "--passes", "4", "--json").stdout)["passes"] == 4
 
 
 def test_search_names_pictures_that_are_gone(run: Callable[..., Result], pictures: Path, tmp_path: Path) -> None:

@@ -118,7 +118,8 @@ def test_a_closed_stdout_is_1_before_any_work(args: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("name", ["rerank", "search", "calibrate", "evaluate"])
 def test_every_way_to_load_a_model_is_an_option(name: str) -> None:
     told = {option for parameter in get_group(app).commands[name].params for option in parameter.opts}
-    assert told >= {"--labels", "--spans", "--revision", "--trust-remote-code", "--device", "--dtype", "--max-pixels"}
+    assert told >= {"--labels", "--spans", "--revision", "--trust-remote-code", "--device", "--dtype"}
+    assert told >= {"--max-pixels", "--max-text-tokens"}
 
 
 def test_debug_shows_the_traceback(run: Callable[..., Result], tmp_path: Path) -> None:
@@ -142,9 +143,17 @@ def test_debug_shows_the_traceback(run: Callable[..., Result], tmp_path: Path) -
         ("rerank", "a mug", "a.png", "--spans", "all"),
         ("rerank", "a mug", "a.png", "--dtype", "int8"),
         ("rerank", "a mug", "a.png", "--max-pixels", "0"),
+        ("rerank", "a mug", "a.png", "--max-text-tokens", "0"),
+        ("rerank", "a mug", "a.png", "--passes", "0"),
+        ("rerank", "a mug", "a.png", "--passes", "auto", "--method", "lad"),
+        ("rerank", "a mug", "a.png", "--passes", "auto", "--mean-passes", "3"),
+        ("rerank", "a mug", "a.png", "--mean-passes", "1.5"),
+        ("rerank", "a mug", "a.png", "--window", "1"),
+        ("rerank", "a mug", "--text", " "),
         ("search", "index", ""),
         ("search", "index", "a mug", "-k", "0"),
         ("search", "index", "a mug", "--method", "magic"),
+        ("search", "index", "a mug", "--passes", "many"),
         ("index", "no such folder", "--out", "index"),
         ("calibrate", "--model", "bundled"),
         ("calibrate", "--model", "bundled", "--samples", "a.jsonl", "--from-index", "index"),

@@ -10,6 +10,8 @@ import pytest
 from typer.testing import Result
 
 from lad_rerank.bundled.shop import candidate_set
+from lad_rerank.cli.rerank import notes
+from lad_rerank.records import RankedCandidate, Ranking
 
 
 @pytest.fixture
@@ -28,14 +30,18 @@ def test_prints_a_ranking_and_nothing_else(files: tuple[str, list[str], int]) ->
     command = [sys.executable, "-m", "lad_rerank", "rerank", query, *paths, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     document = json.loads(done.stdout)
-    assert list(document) == ["query", "model", "method", "passes", "results", "failed"]
-    assert (document["query"], document["model"], document["method"]) == (query, "bundled", "lad")
+    told = ["query", "model", "method", "passes", "confidence", "confident", "results", "failed"]
+    assert list(document) == told
+    assert (document["query"], document["model"], document["method"]) == (query, "bundled", "auto")
+    assert 0 <= document["confidence"] <= 1
+    assert document["confident"] is (document["confidence"] >= 0.5)
     assert document["passes"] == 1
     assert document["failed"] == []
     results = document["results"]
     assert [result["rank"] for result in results] == list(range(1, 9))
     assert [result["id"] for result in results] == [paths[result["index"]] for result in results]
     assert results[0]["index"] == target
+    assert {result["cut"] for result in results} == {0}
     assert sum(result["score"] for result in results) == pytest.approx(1)
     assert sum(result["evidence"] for result in results) == pytest.approx(1)
     assert done.stderr == ""
@@ -63,6 +69,59 @@ def test_a_bad_image_does_not_lose_the_others(
     assert (failed["index"], failed["id"]) == (0, str(bad))
     assert failed["error"]
     assert str(bad) in result.stderr
+
+
+def test_more_passes(run: Callable[..., Result], files: tuple[str, list[str], int]) -> None:
+    query, paths, target = files
+    two = json.loads(run("rerank", query, *paths, "--passes", "2", "--json").stdout)
+    assert (two["passes"], two["results"][0]["index"]) == (2, target)
+    once = json.loads(run("rerank", query, *paths, "--passes", "auto", "--mean-passes", "1", "--json").stdout)
+    assert once["passes"] == 1
+    twice = json.loads(run("rerank", query, *paths, "--passes", "auto", "--mean-passes", "2", "--json").stdout)
+    assert twice["passes"] == 2
+    windows = json.loads(run("rerank", query, *paths, "--window", "4", "--json").stdout)
+    assert windows["passes"] > 1
+    assert windows["results"][0]["index"] == target
+    people = run("rerank", query, *paths, "--passes", "3")
+    assert people.stdout.rstrip().endswith("3 passes.")
+
+
+def test_texts_beside_images(run: Callable[..., Result], files: tuple[str, list[str], int]) -> None:
+    query, paths, _ = files
+    long = "a mug\nthat is " + "very " * 40 + "good"
+    args = ("rerank", query, *paths[:2], "--text", "a red hat", "--text", long, "--method", "vanilla")
+    document = json.loads(run(*args, "--max-text-tokens", "12", "--json").stdout)
+    by_index = {result["index"]: result for result in document["results"]}
+    assert [by_index[i]["id"] for i in range(4)] == [*paths[:2], "a red hat", long]
+    assert by_index[3]["cut"] > 0
+    assert [by_index[i]["cut"] for i in range(3)] == [0, 0, 0]
+    people = run(*args, "--max-text-tokens", "12").stdout
+    assert "candidate" in people
+    assert " ".join(long.split())[:71] + "…" in people
+    assert f"1 text was cut at the end by {by_index[3]['cut']} tokens" in people
+    whole = json.loads(run(*args, "--max-text-tokens", "400", "--json").stdout)
+    assert {result["cut"] for result in whole["results"]} == {0}
+
+
+def test_texts_have_a_calibration_of_their_own(run: Callable[..., Result]) -> None:
+    result = run("rerank", "a mug", "--text", "a red mug", "--text", "a hat", "--json")
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert "candidates (image in the calibration, text here)" in result.stderr
+    plain = run("rerank", "a mug", "--text", "a red mug", "--text", "a hat", "--method", "vanilla")
+    assert plain.exit_code == 0
+    assert plain.stdout.split()[:2] == ["text", "score"]
+
+
+def test_people_are_told_when_nothing_seems_right() -> None:
+    hits = (RankedCandidate(1, 0, "a", 0.9, None, 3), RankedCandidate(2, 1, "b", 0.1, None, 7))
+    assert notes(Ranking("a mug", hits, passes=2, confidence=0.31)) == [
+        "Perhaps none of these: what was looked for does not seem to be among them (confidence 0.31, below 0.5).",
+        "2 texts were cut at the end by 3, 7 tokens; --max-text-tokens shows more.",
+        "2 passes.",
+    ]
+    assert notes(Ranking("a mug", (), passes=1, confidence=0.5)) == []
+    assert notes(Ranking("a mug", (), passes=1)) == []
 
 
 def test_nothing_but_bad_images_is_1(run: Callable[..., Result], tmp_path: Path) -> None:
