@@ -13,6 +13,7 @@ from lad_rerank.calibration.store import CalibrationStore
 from lad_rerank.debias.scoring import SCORERS
 from lad_rerank.errors import InvalidRequestError, LADRerankError
 from lad_rerank.evaluation.calibrating import UsedCalibration, calibration_for
+from lad_rerank.evaluation.confidence import confidence_report
 from lad_rerank.evaluation.measuring import slice_report
 from lad_rerank.evaluation.opening import CandidateOpener
 from lad_rerank.evaluation.orders import observe_orders
@@ -254,6 +255,7 @@ class _Scoring:
             calibration_digest=_calibration_digest(calibration, {instance.n for instance in one.instances}),
             shown=one.observed.shown,
             left_out=left_out,
+            confidence=confidence_report(one.observed, one.instances, calibration),
         )
 
 

@@ -12,7 +12,7 @@ from lad_rerank.evaluation.metrics import NO_CHOICE, IntArray
 from lad_rerank.evaluation.orders import Instance
 from lad_rerank.evaluation.permutations import Order
 from lad_rerank.evaluation.ranking_metrics import ndcg_at, recall_at, reciprocal_rank
-from lad_rerank.evaluation.reports import RowReport, SliceReport
+from lad_rerank.evaluation.reports import ConfidenceReport, RowReport, SliceReport
 from lad_rerank.evaluation.results import RowResult
 from lad_rerank.records import FloatArray
 
@@ -29,6 +29,7 @@ def slice_report(
     calibration_digest: str | None = None,
     shown: Sequence[Sequence[Order]] | None = None,
     left_out: Mapping[str, str] | None = None,
+    confidence: ConfidenceReport | None = None,
 ) -> SliceReport:
     """Measure all rows over one set.
 
@@ -41,6 +42,7 @@ def slice_report(
         shown: T x Q orders in which candidates were shown: of ``ObservedRuns.shown``. A row over another number
             of orders gets no figures by position.
         left_out: See :class:`SliceReport`.
+        confidence: See :class:`SliceReport`.
     """
     reports = [
         row_report(row, instances, shown if shown is not None and len(shown) == len(row.ranked) else None)
@@ -57,6 +59,7 @@ def slice_report(
         calibration_digest=calibration_digest,
         rows=tuple(reports),
         left_out=dict(left_out or {}),
+        confidence=confidence,
     )
 
 

@@ -73,6 +73,21 @@ class RowReport:
 
 
 @dataclass(frozen=True)
+class ConfidenceReport:
+    """How ``Ranking.confidence`` did on lists with and without a right answer. Shares in [0, 1].
+
+    Attributes:
+        auroc: How well it tells them apart, whatever the threshold; 0.5 is chance.
+        present_confident: Share of passes with a right answer that are called confident.
+        absent_unsure: Share of passes without one that are not.
+    """
+
+    auroc: float
+    present_confident: float
+    absent_unsure: float
+
+
+@dataclass(frozen=True)
 class SliceReport:
     """All rows over one set of instances.
 
@@ -87,6 +102,7 @@ class SliceReport:
         calibration_digest: Of the calibration's samples; ``None`` where none was used.
         rows: One by one.
         left_out: Rows that could not be made, and why.
+        confidence: How the absolute signal did; ``None`` where no list lacks a right answer, or there is no signal.
     """
 
     name: str
@@ -99,6 +115,7 @@ class SliceReport:
     calibration_digest: str | None
     rows: tuple[RowReport, ...]
     left_out: Mapping[str, str] = field(default_factory=dict)
+    confidence: ConfidenceReport | None = None
 
     def row(self, name: str) -> RowReport | None:
         """A row by its name."""
@@ -130,7 +147,11 @@ class Evaluation:
 def to_document(evaluation: Evaluation) -> dict[str, Any]:
     """An evaluation as ``json.dumps`` takes it, NaN and infinity excluded."""
     slices = [
-        {**_plain({**vars(one), "rows": ()}), "rows": [row.to_dict() for row in one.rows]} for one in evaluation.slices
+        {
+            **_plain({**vars(one), "rows": (), "confidence": asdict(one.confidence) if one.confidence else None}),
+            "rows": [row.to_dict() for row in one.rows],
+        }
+        for one in evaluation.slices
     ]
     head = {"schema": SCHEMA, "model": evaluation.model, "created": evaluation.created}
     return {**head, "settings": _plain(evaluation.settings), "slices": slices}

@@ -110,6 +110,11 @@ def facts(one: SliceReport) -> list[str]:
         )
     if one.unanswerable:
         said.append(f"without a right answer: {one.unanswerable}, counted for the AUROC only")
+    if one.confidence is not None:
+        said.append(
+            f"Ranking.confident: {percent(one.confidence.present_confident)} % of the lists with a right answer, not "
+            f"{percent(one.confidence.absent_unsure)} % of those without (AUROC {percent(one.confidence.auroc)})"
+        )
     return said
 
 

@@ -230,6 +230,13 @@ def test_half_without_an_answer(bare: LADReranker, calibration: Calibration, pre
     row = one.row("lad")
     assert row is not None
     assert row.none_auroc is not None
+    assert one.confidence is not None
+    assert 0 <= one.confidence.absent_unsure <= 1
+    assert to_document(evaluate(known, [mixed], orders=1, rows=["lad"]))["slices"][0]["confidence"].keys() == {
+        "auroc",
+        "present_confident",
+        "absent_unsure",
+    }
     two = replace(prepared.sets[0], items=prepared.sets[0].items[:1])
     with pytest.raises(EvaluationSetError, match="1 items"):
         with_unanswerable(two)
