@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lad_rerank.calibration.record import Calibration
-    from lad_rerank.calibration.samples import CalibrationSample, read_samples, samples_from_titles
+    from lad_rerank.calibration.samples import CalibrationSample, read_samples, samples_from_texts, samples_from_titles
     from lad_rerank.calibration.store import CalibrationStore
     from lad_rerank.debias.scoring import ScoringSettings
     from lad_rerank.records import Candidate, FailedCandidate, Observation, RankedCandidate, Ranking
@@ -28,6 +28,7 @@ _HOMES = {
     "Ranking": "lad_rerank.records",
     "ScoringSettings": "lad_rerank.debias.scoring",
     "read_samples": "lad_rerank.calibration.samples",
+    "samples_from_texts": "lad_rerank.calibration.samples",
     "samples_from_titles": "lad_rerank.calibration.samples",
 }
 
@@ -43,6 +44,7 @@ __all__ = [
     "Ranking",
     "ScoringSettings",
     "read_samples",
+    "samples_from_texts",
     "samples_from_titles",
 ]
 

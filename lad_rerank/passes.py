@@ -42,7 +42,7 @@ class PassPlan:
         mean = MEAN_PASSES if mean_passes is None else mean_passes
         if isinstance(mean, bool) or not isinstance(mean, (int, float)) or not 1 <= mean <= 2:
             raise InvalidRequestError(f"mean_passes must be a number from 1 to 2, got {mean_passes!r}.")
-        if passes == "auto":
+        if isinstance(passes, str) and passes == "auto":
             return cls(1, True, float(mean))
         if isinstance(passes, bool) or not isinstance(passes, int) or passes < 1:
             raise InvalidRequestError(f"passes must be a whole number of at least 1, or 'auto'; got {passes!r}.")

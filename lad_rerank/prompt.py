@@ -31,6 +31,8 @@ QUERY_MARK = "\ue000query\ue001"
 """Stands for the query while the chat is rendered: private-use characters that no template writes."""
 NULL_QUERY = "N/A"
 """A query that says nothing: what is seen with it is salience, not relevance."""
+MAX_TEXT_TOKENS = 256
+"""Tokens of one candidate's text that are shown unless the caller says otherwise."""
 WORD_JOINER = "\u2060"
 MAX_LETTERS = 26
 MAX_NUMERAL = 99

@@ -5,22 +5,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lad_rerank.backbones.base import Backbone
+from lad_rerank.calibration.in_use import CalibrationsInUse
 from lad_rerank.calibration.making import Progress, make_calibration
-from lad_rerank.calibration.record import Calibration, read_calibration
+from lad_rerank.calibration.record import Calibration
 from lad_rerank.calibration.samples import CalibrationSample
 from lad_rerank.calibration.store import CalibrationStore
 from lad_rerank.candidates import OpenedCandidate, canonical_order, open_candidates
 from lad_rerank.contents import CandidateKind, kind_of
-from lad_rerank.debias.bias import PositionBias
 from lad_rerank.debias.scoring import ScoringSettings, get_scorer
-from lad_rerank.errors import CalibrationFileError, InvalidRequestError
+from lad_rerank.errors import InvalidRequestError
 from lad_rerank.images import ImageLimits
 from lad_rerank.passes import Passes, PassPlan
-from lad_rerank.prompt import LabelStyle, SpanStyle, clean_query
+from lad_rerank.prompt import MAX_TEXT_TOKENS, LabelStyle, SpanStyle, clean_query
 from lad_rerank.records import Candidate, ImageSource, Ranking
 from lad_rerank.tasks import Looker, RankingTask, play
 
@@ -81,15 +80,7 @@ class LADReranker:
         self.allow_urls = allow_urls
         self.limits = limits or ImageLimits()
         self.store = store or CalibrationStore()
-        if isinstance(calibration, (str, PathLike)):
-            path = Path(calibration)
-            calibration = read_calibration(path)
-            calibration.check(backbone.identity.for_kind(calibration.identity.candidates), str(path))
-        elif calibration is not None:
-            calibration.check(backbone.identity.for_kind(calibration.identity.candidates), "given")
-        self._calibrations: dict[CandidateKind, Calibration] = {}
-        if calibration is not None:
-            self._calibrations[calibration.identity.candidates] = calibration
+        self._calibrations = CalibrationsInUse(backbone, self.store, calibration)
 
     @classmethod
     def from_pretrained(
@@ -105,6 +96,7 @@ class LADReranker:
         trust_remote_code: bool = False,
         labels: LabelStyle = "digits",
         max_pixels: int | None = None,
+        max_text_tokens: int = MAX_TEXT_TOKENS,
         spans: SpanStyle = "visual",
         verify: bool = True,
         keeping: Mapping[str, Any] | None = None,
@@ -126,6 +118,8 @@ class LADReranker:
                 ``"lower"``, ``"roman"``, ``"words"``, or ``"auto"``: whichever of digits and letters is one
                 token each.
             max_pixels: Pixel budget of one image; 336 x 336 by default, as in the paper.
+            max_text_tokens: Tokens of one candidate's text at most; longer ones are cut at their end, and
+                ``RankedCandidate.cut`` says by how much.
             spans: ``"visual"``, or ``"delimited"`` to count the marks around an image to its candidate.
             verify: Check at load, on a tiny prompt, that this model is read correctly.
             keeping: Bounds of what is kept between calls: ``max_feature_bytes``, ``feature_folder``,
@@ -156,6 +150,7 @@ class LADReranker:
             trust_remote_code=trust_remote_code,
             labels=labels,
             max_pixels=max_pixels,
+            max_text_tokens=max_text_tokens,
             spans=spans,
             verify=verify,
             keeping=keeping,
@@ -180,18 +175,14 @@ class LADReranker:
         Args:
             kind: ``"image"``, ``"text"`` or ``"mixed"``; each has a prompt and a bias of its own.
         """
-        if kind not in self._calibrations:
-            found = self.store.find(self.backbone.identity.for_kind(kind))
-            if found is not None:
-                # Another thread may have calibrated meanwhile.
-                self._calibrations.setdefault(kind, found)
-        return self._calibrations.get(kind)
+        return self._calibrations.of_kind(kind)
 
     def calibrate(
         self,
         samples: Sequence[CalibrationSample | Mapping[str, Any]],
         *,
         candidate_counts: Sequence[int] | None = None,
+        null_query: bool = False,
         save: bool = True,
         progress: Progress | None = None,
     ) -> Calibration:
@@ -202,6 +193,7 @@ class LADReranker:
                 :func:`lad_rerank.calibration.samples.samples_from_titles` to make them of titled images.
             candidate_counts: Numbers of candidates N to cover; by default from 2 to the largest sample.
                 Each N costs S x N forward passes, and 2 x S short ones.
+            null_query: Also try evidence against a query that says nothing; see :func:`make_calibration`.
             save: Keep it on disk, where it is found again by the model's identity.
             progress: Called with (passes done, passes in all).
 
@@ -215,18 +207,12 @@ class LADReranker:
             self.backbone,
             samples,
             candidate_counts=candidate_counts,
+            null_query=null_query,
             allow_urls=self.allow_urls,
             limits=self.limits,
             progress=progress,
         )
-        kind = made.identity.candidates
-        try:
-            known = self.calibration_for(kind)
-        except CalibrationFileError as error:
-            logger.warning("%s It is made anew.", error)
-            known = None
-        merged = known.merged(made) if known is not None else made
-        self._calibrations[kind] = merged
+        merged = self._calibrations.add(made)
         if save:
             self.store.save(made)
         return merged
@@ -254,7 +240,8 @@ class LADReranker:
                 holds. More candidates than that go through balanced windows and a final pass over their
                 best: see :mod:`lad_rerank.windows` for what such a ranking guarantees.
             passes: How often the candidates are looked at: once, k times in different orders, or ``"auto"``: once,
-                and again in the opposite order where the first look was unsure (with ``method="auto"``).
+                and again in the opposite order where the first look was unsure (with ``method="auto"``; a calibration
+                of fewer than three samples cannot tell, and leaves it at one).
             mean_passes: What ``passes="auto"`` may cost on average, from 1 to 2, on queries like those of the
                 calibration; 1.25 by default. Harder queries are looked at again more often.
 
@@ -327,7 +314,7 @@ class LADReranker:
             )
         lines = [clean_query(query) for query in queries]
         tasks = [self._task(line, own, top_n, method, window) for line, own in zip(lines, candidates, strict=True)]
-        bias_for = self._position_bias if scorer.needs_calibration else lambda n, kind: None
+        bias_for = self._calibrations.position_bias if scorer.needs_calibration else lambda n, kind, of_list: None
         play(tasks, Looker(self.backbone, method, self.settings, bias_for), plan)
         return [task.ranking(query, method, self.model) for task, query in zip(tasks, queries, strict=True)]
 
@@ -355,9 +342,3 @@ class LADReranker:
             if calibration is not None:
                 fitting = min(fitting, max(calibration.counts, default=fitting))
         return max(2, min(fitting, self.backbone.capacity(line, contents)))
-
-    def _position_bias(self, n: int, kind: CandidateKind) -> PositionBias:
-        calibration = self.calibration_for(kind)
-        if calibration is None or n not in calibration.counts:
-            raise self.store.missing(self.backbone.identity.for_kind(kind), self.model, n)
-        return calibration.position_bias(n)

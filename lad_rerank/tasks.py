@@ -20,8 +20,8 @@ from lad_rerank.prompt import NULL_QUERY
 from lad_rerank.records import FailedCandidate, FloatArray, Observation, RankedCandidate, Ranking
 from lad_rerank.windows import Group, rounds
 
-BiasFor: TypeAlias = Callable[[int, CandidateKind], "PositionBias | None"]
-"""The calibration for a number and a kind of candidates."""
+BiasFor: TypeAlias = Callable[[int, CandidateKind, CandidateKind], "PositionBias | None"]
+"""The calibration for a number and a kind of candidates, which are some of a list of the second kind."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,12 @@ class Look:
     group: Group
     observation: Observation
     scores: Scores
+
+    @property
+    def passes(self) -> int:
+        """Prompts that the model ran for it."""
+        null = self.observation.null
+        return self.observation.passes + (0 if null is None else null.passes)
 
 
 @dataclass
@@ -99,7 +105,7 @@ class RankingTask:
             model=model,
             observation=single.observation if single else None,
             shown=tuple(self.opened[i].members[0][0] for i in single.group) if single else (),
-            passes=sum(look.observation.passes for look in self._looks),
+            passes=sum(look.passes for look in self._looks),
             confidence=float(np.mean(final)) if final else None,
         )
 
@@ -131,7 +137,7 @@ class Looker:
         backbone: The model.
         method: Name of a scorer.
         settings: How evidence is turned into scores.
-        bias_for: The calibration for a number and a kind of candidates; asked before the passes that need it.
+        bias_for: See :data:`BiasFor`; asked before the passes that need it.
     """
 
     backbone: Backbone
@@ -146,9 +152,7 @@ class Looker:
             Log probabilities of each group's candidates, in the group's order.
         """
         biases = [self.bias(task, group) for task, group in asked]
-        needs_null = [
-            self.method == "auto" and b is not None and b.choice is not None and b.choice.needs_null for b in biases
-        ]
+        needs_null = [self._needs_null(bias) for bias in biases]
         requests = [(task.line, task.contents(group)) for task, group in asked]
         nulls = [(NULL_QUERY, contents) for (_, contents), wanted in zip(requests, needs_null, strict=True) if wanted]
         seen = self.backbone.observe_many([*requests, *nulls])
@@ -164,10 +168,15 @@ class Looker:
 
     def bias(self, task: RankingTask, group: Group) -> PositionBias | None:
         """The calibration that a group needs."""
-        return self.bias_for(len(group), kind_of(task.contents(group)))
+        whole = kind_of([candidate.content for candidate in task.opened])
+        return self.bias_for(len(group), kind_of(task.contents(group)), whole)
 
     def _needs_null(self, bias: PositionBias | None) -> bool:
-        return self.method == "auto" and bias is not None and bias.choice is not None and bias.choice.needs_null
+        """Whether what a calibration fitted reads the null query as well."""
+        if bias is None:
+            return False
+        chosen = self.method == "auto" and bias.choice is not None and bias.choice.needs_null
+        return chosen or (bias.presence is not None and bias.presence.needs_null)
 
     def _fused(self, log_scores: FloatArray, task: RankingTask, group: Group, bias: PositionBias | None) -> FloatArray:
         """With the first stage's scores, where calibration learned their weight and all candidates have one."""

@@ -145,9 +145,9 @@ def test_bad_requests_are_named(reranker: LADReranker) -> None:
     _, images, _ = shop_set(2, seed=1)
     with pytest.raises(InvalidRequestError, match="empty"):
         reranker.rerank("  \n", images)
-    with pytest.raises(InvalidRequestError, match="must be a list of images, got str"):
+    with pytest.raises(InvalidRequestError, match="must be a list of candidates, got str"):
         reranker.rerank("a mug", "a.png")
-    with pytest.raises(InvalidRequestError, match="must be a list of images, got Image"):
+    with pytest.raises(InvalidRequestError, match="must be a list of candidates, got Image"):
         reranker.rerank("a mug", images[0])  # type: ignore[arg-type]  # what a caller may pass at run time
     with pytest.raises(InvalidRequestError, match="Unknown method 'best'"):
         reranker.rerank("a mug", images, method="best")
@@ -189,10 +189,10 @@ def test_a_smaller_calibration_does_not_hide_the_shipped_one(tmp_path: Path) -> 
 def test_no_calibration_names_the_command(reranker: LADReranker, tmp_path: Path) -> None:
     bare = LADReranker(reranker.backbone, store=CalibrationStore([tmp_path], tmp_path))
     query, images, _ = shop_set(7, seed=8)
-    with pytest.raises(CalibrationMissingError, match=r"for 7 candidates.*lad-rerank calibrate --model bundled"):
+    with pytest.raises(CalibrationMissingError, match=r"for 7 images.*lad-rerank calibrate --model bundled"):
         bare.rerank(query, images)
     assert len(bare.rerank(query, images, method="vanilla")) == 7
-    with pytest.raises(CalibrationMissingError, match="for 13 candidates"):
+    with pytest.raises(CalibrationMissingError, match="for 13 images"):
         reranker.rerank(*shop_set(13, seed=8)[:2], window=13)
 
 
@@ -238,7 +238,7 @@ def test_observations_reproduce_the_ranking(reranker: LADReranker) -> None:
     ranking = reranker.rerank(query, images)
     assert ranking.observation is not None
     assert reranker.calibration is not None
-    scores = score(ranking.observation, reranker.calibration.position_bias(6), "lad", ScoringSettings())
+    scores = score(ranking.observation, reranker.calibration.position_bias(6), ranking.method, ScoringSettings())
     by_index = dict(zip(ranking.shown, listwise_probabilities(scores.log_scores), strict=True))
     assert [by_index[hit.index] for hit in ranking] == pytest.approx([hit.score for hit in ranking])
 

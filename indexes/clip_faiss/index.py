@@ -266,11 +266,14 @@ class ClipFaissIndex:
         return path
 
     def candidates(self, hits: Iterable[Hit]) -> list[Candidate]:
-        """Hits as a reranker takes them, one candidate each, in their order.
+        """Hits as a reranker takes them, one candidate each, in their order, with the scores of this first stage.
 
         A picture that is gone, or never was a file, is a candidate that the reranker lists as failed.
         """
-        return [Candidate(image=self.file(hit), id=hit.id, metadata=hit.metadata) for hit in hits]
+        return [
+            Candidate(image=self.file(hit), id=hit.id, metadata=hit.metadata, first_stage_score=hit.score)
+            for hit in hits
+        ]
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write the index into a folder; an index that is there stays whole until this one is.

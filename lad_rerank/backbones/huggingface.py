@@ -26,6 +26,7 @@ from lad_rerank.backbones.traits import read_traits
 from lad_rerank.contents import CandidateKind, Content, Showable, as_contents
 from lad_rerank.errors import InvalidRequestError, PromptTooLongError
 from lad_rerank.prompt import (
+    MAX_TEXT_TOKENS,
     LabelStyle,
     SpanStyle,
     Wording,
@@ -85,7 +86,7 @@ class HuggingFaceBackbone:
         revision: str | None = None,
         labels: LabelStyle = "digits",
         max_pixels: int | None = None,
-        max_text_tokens: int = 256,
+        max_text_tokens: int = MAX_TEXT_TOKENS,
         spans: SpanStyle = "visual",
         verify: bool = True,
         max_feature_bytes: int = 256 * MEBIBYTE,
@@ -162,7 +163,7 @@ class HuggingFaceBackbone:
         name: str | None = None,
         labels: LabelStyle = "digits",
         max_pixels: int | None = None,
-        max_text_tokens: int = 256,
+        max_text_tokens: int = MAX_TEXT_TOKENS,
         spans: SpanStyle = "visual",
         verify: bool = True,
         keeping: Mapping[str, Any] | None = None,

@@ -45,13 +45,19 @@ class EvidenceRecord(Record):
     count: int = Field(ge=1)
     mean: LayerMean
     chosen: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
-    weights: list[Finite]
+    weights: list[Annotated[float, Field(ge=0, le=1)]]
     log_prior: list[list[Finite]]
 
     @model_validator(mode="after")
     def _shapes(self) -> EvidenceRecord:
         if not len(self.chosen) == len(self.weights) == len(self.log_prior):
             raise ValueError("chosen, weights and log_prior must be equally long")
+        if self.units == "mass" and self.chosen != list(range(len(self.chosen))):
+            raise ValueError("chosen must list all units in order where they are chosen by mass for each pass")
+        if len(set(self.chosen)) < len(self.chosen):
+            raise ValueError("chosen names a unit twice")
+        if abs(sum(self.weights) - 1) > 1e-6:
+            raise ValueError("weights must sum to 1")
         return self
 
     @classmethod

@@ -27,6 +27,7 @@ from lad_rerank.debias.recipe import PAPER
 from lad_rerank.debias.scoring import head_mean
 from lad_rerank.errors import CalibrationSampleError
 from lad_rerank.images import ImageLimits
+from lad_rerank.prompt import NULL_QUERY
 from lad_rerank.records import Observation
 
 logger = logging.getLogger(__name__)
@@ -35,6 +36,8 @@ Progress: TypeAlias = Callable[[int, int], None]
 """Called with (passes done, passes in all)."""
 
 FEW_SAMPLES = 3
+NEAR_CHANCE = 1.5
+"""Times chance: below that a model is said not to rank at all."""
 
 
 def make_calibration(
@@ -42,6 +45,7 @@ def make_calibration(
     samples: Sequence[CalibrationSample | Mapping[str, Any]],
     *,
     candidate_counts: Sequence[int] | None = None,
+    null_query: bool = False,
     allow_urls: bool = False,
     limits: ImageLimits | None = None,
     progress: Progress | None = None,
@@ -53,6 +57,8 @@ def make_calibration(
         samples: Samples with known targets, disjoint from whatever is evaluated later; five are enough.
         candidate_counts: Numbers of candidates to cover; by default from 2 to the largest sample. A
             sample serves every N up to its own number of candidates: the surplus distractors are left out.
+        null_query: Also ask a query that says nothing in every pass, so that evidence against it is among what
+            calibration chooses from. Rankings ask it too where it is chosen. (It did not help where we measured.)
         allow_urls: Whether images may be fetched.
         limits: What an image may be at most; the defaults of :class:`lad_rerank.images.ImageLimits` otherwise.
         progress: Called after every sample.
@@ -86,12 +92,18 @@ def make_calibration(
     for n, usable in chosen.items():
         seen: list[SampleObservations] = []
         for i, sample in enumerate(usable):
-            other = usable[(i + 1) % len(usable)].query
-            seen.append(observe_shifts(backbone, sample, None if other == sample.query else other))
+            seen.append(observe_shifts(backbone, sample, query_without_answer(usable, i), null_query=null_query))
             done += n
             if progress is not None:
                 progress(done, total)
-        records[n] = CountCalibration.of(fitted_bias(usable, seen), len(usable), samples_digest(usable))
+        bias = fitted_bias(usable, seen)
+        if bias.choice is not None and bias.choice.expected_accuracy < NEAR_CHANCE / n:
+            logger.warning(
+                "%s: of left-out calibration samples of %d candidates only %.0f %% were right, and chance is %.0f %%. "
+                "This model does not rank them; check the samples, or take another model.",
+                *(backbone.name, n, 100 * bias.choice.expected_accuracy, 100 / n),
+            )
+        records[n] = CountCalibration.of(bias, len(usable), samples_digest(usable))
     return Calibration(identity=backbone.identity.for_kind(kind), provenance=_provenance(backbone), counts=records)
 
 
@@ -108,20 +120,42 @@ class SampleObservations:
     without_answer: list[Observation]
 
 
-def observe_shifts(backbone: Backbone, sample: OpenedSample, other_query: str | None = None) -> SampleObservations:
+def query_without_answer(samples: Sequence[OpenedSample], i: int) -> str | None:
+    """The query of the next sample whose target sample i does not show; ``None`` where there is none.
+
+    Args:
+        samples: All samples of a calibration.
+        i: Which of them shall have no answer.
+    """
+    shown = set(samples[i].digests)
+    for other in (*samples[i + 1 :], *samples[:i]):
+        if other.query != samples[i].query and other.digests[other.target] not in shown:
+            return other.query
+    return None
+
+
+def observe_shifts(
+    backbone: Backbone, sample: OpenedSample, other_query: str | None = None, *, null_query: bool = False
+) -> SampleObservations:
     """Show a sample in all cyclic shifts: in shift r, position i holds candidate (i + r) mod N.
 
     Args:
         backbone: The model.
         sample: Its target stands at (target - r) mod N in shift r.
         other_query: A query that none of the candidates answers; asked in the first and in the opposite shift.
+        null_query: Also ask the query that says nothing, in every pass.
     """
     n = len(sample.contents)
     shifts = [[sample.contents[(i + r) % n] for i in range(n)] for r in range(n)]
     requests = [(sample.query, contents) for contents in shifts]
     if other_query is not None:
         requests += [(other_query, shifts[r]) for r in (0, n // 2)]
-    seen = backbone.observe_many(requests)
+    nulls = [(NULL_QUERY, contents) for contents in shifts] if null_query else []
+    seen = backbone.observe_many([*requests, *nulls])
+    if null_query:
+        empty = seen[len(requests) :]
+        shown = [*range(n), 0, n // 2][: len(requests)]
+        seen = [replace(o, null=empty[r]) for o, r in zip(seen, shown, strict=False)]
     return SampleObservations(seen[:n], seen[n:])
 
 
@@ -158,10 +192,12 @@ def fitted_bias(samples: Sequence[OpenedSample], seen: Sequence[SampleObservatio
 
     bias = bias_of(np.ones(len(log_probs), dtype=bool))
     choice = choose(passes, bias_of)
+    absent = [o for s in seen for o in s.without_answer]
     reading = [m.evidence for m in choice.members if m.evidence is not None] if choice is not None else []
+    if any(o.null is None for o in absent):
+        reading = [e for e in reading if e.settings.prior != "null"]
     evidence = reading[0] if reading else fitted(PAPER, passes).evidence
     assert evidence is not None
-    absent = [o for s in seen for o in s.without_answer]
     return replace(bias, choice=choice, presence=fit_presence(evidence, passes.observations, absent))
 
 

@@ -62,7 +62,7 @@ class CountCalibration(Record):
             sample_digest=sample_digest,
             profile=bias.profile.round(DECIMALS).tolist(),
             log_gain=round(bias.log_gain, DECIMALS),
-            attention_prior=bias.attention_prior.round(DECIMALS).tolist(),
+            attention_prior=[[_share(value) for value in row] for row in bias.attention_prior.tolist()],
             noise=max(bias.noise, 1e-9),
             choice=None if bias.choice is None else ChoiceRecord.of(bias.choice),
             presence=None if bias.presence is None else PresenceRecord.of(bias.presence),
@@ -193,6 +193,14 @@ def read_calibration(path: Path) -> Calibration:
 def describe(differing: Mapping[str, tuple[object, object]]) -> str:
     """Differing fields in words: ``max_pixels (112896 in the calibration, 65536 here)``."""
     return "; ".join(f"{name} ({a} in the calibration, {b} here)" for name, (a, b) in differing.items())
+
+
+def _share(value: float) -> float:
+    """A share of attention in significant digits: its logarithm counts, and it may be far below 1e-9.
+
+    Sums of rounded attention may exceed 1 by as much.
+    """
+    return min(float(f"{value:.{DECIMALS}g}"), 1.0)
 
 
 def _ranges(counts: tuple[int, ...]) -> str:

@@ -89,15 +89,20 @@ class CalibrationStore:
     def missing(self, identity: BackboneIdentity, model: str, n: int) -> CalibrationMissingError:
         """An error that says how to make the calibration, and which one was nearly right."""
         near = ""
-        for path, other in self._others(identity, model):
+        shown = {"image": "images", "text": "texts", "mixed": "candidates of which some have texts"}
+        # Of the model's calibrations the one that differs least says most.
+        others = self._others(identity, model)
+        others.sort(key=lambda pair: len(pair[1].identity.differences(identity)))
+        for path, other in others:
             if differing := other.identity.differences(identity):
                 near = f" The calibration {path} is of this model, but differs in {describe(differing)}."
             else:
                 near = f" The calibration {path} covers {other.covers} candidates."
             break
+        pixels = f"--max-pixels {identity.max_pixels} " if identity.max_pixels else ""
         return CalibrationMissingError(
-            f"There is no calibration of {model} for {n} candidates.{near} Make one with: lad-rerank calibrate "
-            f"--model {shlex.quote(model)} --labels {identity.labels} --max-pixels {identity.max_pixels} "
+            f"There is no calibration of {model} for {n} {shown[identity.candidates]}.{near} Make one with: lad-rerank "
+            f"calibrate --model {shlex.quote(model)} --labels {identity.labels} {pixels}"
             f"--spans {identity.spans} --dtype {identity.dtype} --candidates 2-{max(n, 8)} --samples FILE.jsonl "
             "(or LADReranker.calibrate(samples)). method='vanilla' needs none."
         )

@@ -46,6 +46,10 @@ def calibrate(
     count: Annotated[int, typer.Option(min=1, help="How many samples to make of an index.")] = 5,
     seed: Annotated[int, typer.Option(help="Chooses the samples made of an index.")] = 0,
     loading: options.Loading,
+    null_query: Annotated[
+        bool,
+        typer.Option("--null-query", help="Also try evidence against a query that says nothing; costs a little more."),
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(dir_okay=False, help="File to write, in place of where it is found by itself.")
     ] = None,
@@ -82,7 +86,14 @@ def calibrate(
             counts = list(range(2, min(largest, MOST_BY_DEFAULT) + 1))
         started = time.perf_counter()
         with bar("Calibrating") as progress:
-            made = make_calibration(backbone, chosen, candidate_counts=counts, allow_urls=allow_urls, progress=progress)
+            made = make_calibration(
+                backbone,
+                chosen,
+                candidate_counts=counts,
+                null_query=null_query,
+                allow_urls=allow_urls,
+                progress=progress,
+            )
         if out is None:
             path = CalibrationStore().save(made)
         else:

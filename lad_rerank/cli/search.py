@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -55,9 +54,7 @@ def search(
             from lad_rerank.cli.models import load_reranker
 
             reranker = load_reranker(model, loading, method=method, calibration=calibration)
-            found = zip(loaded.candidates(hits), hits, strict=True)
-            candidates = [replace(candidate, first_stage_score=hit.score) for candidate, hit in found]
-            ranking = reranker.rerank(query, candidates, top_n, **looked)
+            ranking = reranker.rerank(query, loaded.candidates(hits), top_n, **looked)
             refuse_empty(ranking)
         ranked: list[RankedCandidate | None] = [None] * len(hits[:top_n]) if ranking is None else [*ranking]
         chosen = [hits[i if place is None else place.index] for i, place in enumerate(ranked)]

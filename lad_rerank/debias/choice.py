@@ -64,11 +64,12 @@ class Choice:
         """The margin under which a second pass is worth it, for a wanted mean number of passes.
 
         Args:
-            mean_passes: Between 1 and 2; 1.25 means that a quarter of calibration's passes fell below.
+            mean_passes: Between 1 and 2; 1.25 means that a quarter of calibration's passes fell below. With 1 no
+                margin is below it, with 2 every one is, also one larger than calibration ever saw.
         """
         share = min(max(mean_passes - 1.0, 0.0), 1.0)
-        if share == 0.0:
-            return -np.inf
+        if share in (0.0, 1.0):
+            return np.inf if share else -np.inf
         return float(np.interp(share, np.linspace(0, 1, len(self.margins)), self.margins))
 
 

@@ -17,16 +17,20 @@ from lad_rerank.debias.bias import PositionBias
 from lad_rerank.debias.choice import Choice, margin
 from lad_rerank.debias.evidence import log_softmax
 from lad_rerank.debias.mixing import MIXERS
-from lad_rerank.debias.reading import EvidenceSettings, fit_evidence, log_attention
+from lad_rerank.debias.reading import EvidenceSettings, fit_evidence, log_attention, readable
 from lad_rerank.debias.recipe import FittedRecipe, Recipe, recipes
 from lad_rerank.records import FloatArray, Observation
 
 TEMPERATURES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0)
 QUANTILES = 21
 MOST_MEMBERS = 5
+LEAST_SAMPLES = 3
+"""With two, every recipe is fitted on one sample, and the luckiest of a thousand is far from the best."""
 LEAST_GAIN = 0.01
 """Nats per pass by which the paper's recipe must be beaten before another one is taken."""
-IMAGINED = 0.25
+MOST_BEHIND = 0.15
+"""Nats per pass by which a member may be worse than the best one: beyond that its vote costs more than it steadies."""
+IMAGINED = 0.1
 """Weight, in samples, of an imagined one whose target comes second: without it a model that made no mistake on five
 samples would be called certain."""
 FIRST_STAGE_WEIGHTS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
@@ -86,11 +90,12 @@ def leave_one_out(passes: CalibrationPasses, bias_of: BiasOf, some: Iterable[Rec
     Args:
         passes: At least two samples.
         bias_of: Estimates the bias from the passes that a mask keeps.
-        some: Recipes to try; all by default.
+        some: Recipes to try; by default all whose evidence the passes hold.
     """
     if some is None:
         lengths_differ = any(len(set(o.lengths)) > 1 for o in passes.observations)
-        some = recipes(lengths_differ=lengths_differ, null=all(o.null is not None for o in passes.observations))
+        null = all(o.null is not None for o in passes.observations)
+        some = (r for r in recipes(lengths_differ=lengths_differ, null=null) if _readable(r, passes))
     folds = [passes.samples == s for s in np.unique(passes.samples)]
     biases = [bias_of(~fold) for fold in folds]
     z = passes.log_probs
@@ -124,6 +129,11 @@ def leave_one_out(passes: CalibrationPasses, bias_of: BiasOf, some: Iterable[Rec
     return results
 
 
+def _readable(recipe: Recipe, passes: CalibrationPasses) -> bool:
+    # The first pass speaks for all: they are of one backbone.
+    return recipe.evidence is None or readable(passes.observations[0], recipe.evidence)
+
+
 def judged(recipe: Recipe, log_scores: FloatArray, targets: NDArray[np.int64]) -> LeftOut:
     """Accuracy, likelihood and temperature of left-out scores."""
     accuracy = float((log_scores.argmax(axis=1) == targets).mean())
@@ -150,16 +160,16 @@ def choose(passes: CalibrationPasses, bias_of: BiasOf) -> Choice | None:
     """Choose evidence, mixer and weights by leaving one sample out.
 
     The paper's recipe stays unless another one is better by more than a standard error over samples. Otherwise the
-    best recipe of each evidence is a member, five at most.
+    best recipe of each evidence is a member where it is nearly as good as the best of all, five at most.
 
     Args:
         passes: The passes of a calibration.
         bias_of: See :func:`leave_one_out`.
 
     Returns:
-        ``None`` for a single sample: nothing can be left out, the paper's recipe is used as it is.
+        ``None`` for fewer than :data:`LEAST_SAMPLES` samples: the paper's recipe is used as it is.
     """
-    if len(np.unique(passes.samples)) < 2:
+    if len(np.unique(passes.samples)) < LEAST_SAMPLES:
         return None
     tried = leave_one_out(passes, bias_of)
     best = max(tried, key=lambda t: t.log_likelihood)
@@ -172,11 +182,12 @@ def choose(passes: CalibrationPasses, bias_of: BiasOf) -> Choice | None:
         by_evidence: dict[EvidenceSettings | None, LeftOut] = {}
         for t in sorted(tried, key=lambda t: -t.log_likelihood):
             by_evidence.setdefault(t.recipe.evidence, t)
-        members = list(by_evidence.values())[:MOST_MEMBERS]
+        near = [t for t in by_evidence.values() if t.log_likelihood >= best.log_likelihood - MOST_BEHIND]
+        members = near[:MOST_MEMBERS]
     votes = np.mean([log_softmax(m.log_scores / m.temperature) for m in members], axis=0)
     weight = first_stage_weight(votes, passes)
     fused = votes if passes.first_stage is None else votes + weight * passes.first_stage
-    temperature = careful_temperature(votes, passes)
+    temperature = careful_temperature(fused, passes)
     winners = np.take_along_axis(passes.shown, fused.argmax(axis=1)[:, None], axis=1)[:, 0]
     same = [len(set(winners[passes.samples == s])) == 1 for s in np.unique(passes.samples)]
     return Choice(

@@ -33,8 +33,12 @@ def _mass(evidence: FloatArray, mass: float) -> float:
 
 
 SIGNALS: Mapping[str, Callable[[FloatArray, float], float]] = MappingProxyType(
-    {"peak": _peak, "level": _level, "mass": _mass}
+    {"mass": _mass, "peak": _peak, "level": _level}
 )
+"""Of equally good ones the first is taken."""
+
+LEAST_SPREAD = 0.1
+"""Of the distance between the medians: what a handful of samples does not show, harder ones will."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +48,9 @@ class Presence:
     Attributes:
         signal: One of :data:`SIGNALS`.
         evidence: What is read for it.
-        threshold: Where both kinds of passes are told apart best.
-        scale: Spread of the signal, so that confidences of different models compare.
+        threshold: Between the medians of both kinds of passes, nearer to the kind that spreads less. (The cut that
+            tells a handful of easy samples apart best lies at their very edge, and calls everything harder absent.)
+        scale: Half of the distance from the threshold to the upper median: a usual pass with an answer has 0.88.
         separation: Probability that a pass with a right answer has the larger signal (area under the ROC curve),
             over calibration passes that the evidence was fitted on: a little flattering.
     """
@@ -56,6 +61,11 @@ class Presence:
     scale: float
     separation: float
 
+    @property
+    def needs_null(self) -> bool:
+        """Whether the null query has to be asked as well."""
+        return self.evidence.settings.prior == "null"
+
     def confidence(self, observation: Observation) -> float:
         """In [0, 1]: 0.5 at the threshold, more where a right answer seems to be among the candidates."""
         value = signals(observation, self.evidence)[self.signal]
@@ -65,7 +75,10 @@ class Presence:
 def signals(observation: Observation, evidence: FittedEvidence) -> dict[str, float]:
     """All signals of one pass."""
     log = log_attention(observation, evidence.settings)
-    mass = float(np.log(np.exp(log[evidence.units]).sum(axis=1).mean()))
+    of_units = np.exp(log[evidence.units]).sum(axis=1)
+    if evidence.settings.units == "mass":
+        of_units = np.sort(of_units)[-evidence.settings.count :]
+    mass = float(np.log(of_units.mean()))
     of_candidates = evidence.of(log[None])[0]
     return {name: signal(of_candidates, mass) for name, signal in SIGNALS.items()}
 
@@ -90,19 +103,16 @@ def fit_presence(
     for name in SIGNALS:
         yes, no = np.array([s[name] for s in with_answer]), np.array([s[name] for s in without])
         separation = float((yes[:, None] > no).mean() + 0.5 * (yes[:, None] == no).mean())
-        if separation > 0.5 and (best is None or separation > best.separation):
-            scale = float(np.sqrt((yes.var() + no.var()) / 2))
-            best = Presence(name, evidence, _threshold(yes, no), max(scale, 1e-6), separation)
+        high, low = float(np.median(yes)), float(np.median(no))
+        if high > low and separation > (0.5 if best is None else best.separation):
+            distance = high - low
+            above, below = (max(_spread(values), LEAST_SPREAD * distance) for values in (yes, no))
+            threshold = high - distance * above / (above + below)
+            best = Presence(name, evidence, threshold, (high - threshold) / 2, separation)
     return best
 
 
-def _threshold(yes: FloatArray, no: FloatArray) -> float:
-    """Midway between the two values around the cut with the best balanced accuracy."""
-    values = np.unique(np.concatenate([yes, no]))
-    if len(values) == 1:
-        return float(values[0])
-    cuts = (values[1:] + values[:-1]) / 2
-    balanced = np.array([(yes > cut).mean() + (no <= cut).mean() for cut in cuts])
-    # Among equally good cuts the middle one: the gap between the two kinds is halved.
-    good = np.flatnonzero(balanced >= balanced.max() - 1e-12)
-    return float((cuts[good[0]] + cuts[good[-1]]) / 2)
+def _spread(values: FloatArray) -> float:
+    """Standard deviation, from the quartiles of a normal distribution."""
+    lower, upper = np.quantile(values, [0.25, 0.75])
+    return float((upper - lower) / 1.349)

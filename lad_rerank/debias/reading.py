@@ -10,7 +10,7 @@ known from text (ICR, arXiv 2410.02642; QRHead, arXiv 2506.09944).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -37,9 +37,9 @@ class EvidenceSettings:
             mean of the sum.
         prior: What is taken out: the mean over calibration at this ``"position"`` (Eq. 7), what the same
             candidates get for a ``"null"`` query, or ``"none"``.
-        units: ``"mass"``: the layers with the most mass, for each pass anew (Eq. 9); ``"layers"`` and
-            ``"heads"``: those that pointed at the target best in calibration; ``"weighted"``: heads weighted by how
-            well they did, shrunk towards nothing at chance.
+        units: ``"mass"``: the layers with the most mass (with the null prior: the most against its null value), for
+            each pass anew (Eq. 9); ``"layers"`` and ``"heads"``: those that pointed at the target best in calibration;
+            ``"weighted"``: heads weighted by how well they did, shrunk towards nothing at chance.
         count: How many units.
         mean: Over units: of logarithms (Eq. 11), or of attention (the authors' code).
     """
@@ -56,6 +56,16 @@ class EvidenceSettings:
     def by_head(self) -> bool:
         """Whether heads are units, or averaged."""
         return self.units in ("heads", "weighted")
+
+
+def readable(observation: Observation, settings: EvidenceSettings) -> bool:
+    """Whether a pass holds what this evidence reads; a backbone need not give every row, nor every pooling."""
+    source = observation.attention if settings.pooling == "sum" else observation.peaks
+    has_lengths = not settings.length_exponent or len(observation.lengths) == observation.n
+    own = has_lengths and all(row in source for row in settings.rows)
+    if settings.prior != "null":
+        return own
+    return own and observation.null is not None and readable(observation.null, replace(settings, prior="none"))
 
 
 def log_attention(observation: Observation, settings: EvidenceSettings) -> FloatArray:
@@ -114,7 +124,9 @@ class FittedEvidence:
             InvalidRequestError: See :func:`log_attention`; or the calibration was read in other layers.
         """
         log = log_attention(observation, self.settings)
-        if self.units.max() >= len(log) or self.log_prior.shape[1] != log.shape[1]:
+        # By mass every unit takes part, so their number must be the same; else the chosen ones must be there.
+        there = len(log) == len(self.units) if self.settings.units == "mass" else len(log) > self.units.max()
+        if not there or self.log_prior.shape[1] != log.shape[1]:
             raise InvalidRequestError("The calibration's evidence was read in other layers or heads; calibrate again.")
         evidence: FloatArray = self.of(log[None])[0]
         return evidence

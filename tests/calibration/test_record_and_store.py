@@ -71,6 +71,24 @@ def test_found_by_identity_whatever_the_model_is_called(tmp_path: Path) -> None:
     assert store.find(replace(IDENTITY, max_pixels=1)) is None
 
 
+def test_each_kind_of_candidates_has_a_file_of_its_own(tmp_path: Path) -> None:
+    store = CalibrationStore([tmp_path], tmp_path)
+    kinds = ("image", "text", "mixed")
+    for seed, kind in enumerate(kinds):
+        store.save(calibration(2, 3, identity=IDENTITY.for_kind(kind), seed=seed))  # type: ignore[arg-type]
+    assert len(list(tmp_path.glob("*.json"))) == 3
+    for seed, kind in enumerate(kinds):
+        # From whichever kind the backbone's own identity starts.
+        for own in kinds:
+            found = store.find(IDENTITY.for_kind(own).for_kind(kind))  # type: ignore[arg-type]
+            assert found is not None
+            assert found.identity.candidates == kind
+            assert found.counts[3] == count(3, seed)
+    images, texts = calibration(2), calibration(2, identity=IDENTITY.for_kind("text"))
+    with pytest.raises(CalibrationMismatchError, match=r"candidates \(text in the calibration, image here\)"):
+        images.merged(texts)
+
+
 def test_a_missing_one_names_the_command_and_the_near_miss(tmp_path: Path) -> None:
     store = CalibrationStore([tmp_path], tmp_path)
     store.save(calibration(2))

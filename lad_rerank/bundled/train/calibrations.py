@@ -47,4 +47,6 @@ def make_calibrations(folder: Path | None = None, progress: Callable[[int, int],
     for labels in STYLES:
         model = LADReranker.from_pretrained("bundled", device="cpu", labels=labels, store=store)
         model.calibrate(calibration_samples(), progress=progress)
+    # The store's lock has no place among shipped files.
+    (folder / ".lock").unlink(missing_ok=True)
     return sorted(folder.glob("*.json"))

@@ -12,7 +12,7 @@ from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from lad_rerank.debias.scoring import get_scorer
 from lad_rerank.errors import InvalidRequestError
 from lad_rerank.passes import PassPlan
-from lad_rerank.prompt import LabelStyle
+from lad_rerank.prompt import MAX_TEXT_TOKENS, LabelStyle
 from llama_index.postprocessor.lad_rerank.candidates import Texts
 
 if TYPE_CHECKING:
@@ -99,8 +99,6 @@ class RerankSettings(BaseNodePostprocessor):
     def _load(self) -> LADReranker:
         from lad_rerank import LADReranker
 
-        # `None` means the default, which is written once.
-        budget = {} if self.max_text_tokens is None else {"max_text_tokens": self.max_text_tokens}
         return LADReranker.from_pretrained(
             self.model,
             method=self.method,
@@ -112,7 +110,7 @@ class RerankSettings(BaseNodePostprocessor):
             trust_remote_code=self.trust_remote_code,
             labels=self.labels,
             max_pixels=self.max_pixels,
-            **budget,
+            max_text_tokens=self.max_text_tokens or MAX_TEXT_TOKENS,
             allow_urls=self.allow_urls,
         )
 
