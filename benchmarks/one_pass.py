@@ -131,7 +131,7 @@ class Sides:
 
     def observe(self) -> Any:
         """Our pass. The images are known, the keys and values of their prompt are not."""
-        self.ours._kept.clear()
+        self.ours._runs.kept.clear()
         return self.ours.observe(QUERIES[0], self._images)
 
     @torch.inference_mode()
