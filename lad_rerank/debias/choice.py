@@ -20,7 +20,7 @@ class Choice:
     handful of samples is partly lucky, and luck does not agree with itself.
 
     Attributes:
-        members: One to five recipes; the paper's alone where nothing beat it.
+        members: One to nine recipes; the paper's alone where nothing beat it.
         temperature: Divides the members' mean log posterior.
         first_stage_weight: Weight of the candidates' first-stage scores, in nats per unit of score; 0 leaves them out.
         expected_accuracy: Share of left-out calibration passes whose target came first. A little flattering, since

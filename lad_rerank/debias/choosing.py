@@ -17,19 +17,17 @@ from lad_rerank.debias.bias import PositionBias
 from lad_rerank.debias.choice import Choice, margin
 from lad_rerank.debias.evidence import log_softmax
 from lad_rerank.debias.mixing import MIXERS
-from lad_rerank.debias.reading import EvidenceSettings, fit_evidence, log_attention, readable
+from lad_rerank.debias.reading import EvidenceSettings, Row, fit_evidence, log_attention, readable
 from lad_rerank.debias.recipe import FittedRecipe, Recipe, recipes
 from lad_rerank.records import FloatArray, Observation
 
 TEMPERATURES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0)
 QUANTILES = 21
-MOST_MEMBERS = 5
+MOST_MEMBERS = 9
 LEAST_SAMPLES = 3
 """With two, every recipe is fitted on one sample, and the luckiest of a thousand is far from the best."""
 LEAST_GAIN = 0.01
-"""Nats per pass by which the paper's recipe must be beaten before another one is taken."""
-MOST_BEHIND = 0.15
-"""Nats per pass by which a member may be worse than the best one: beyond that its vote costs more than it steadies."""
+"""Nats per pass by which a recipe must be beaten, at least, before it is called worse."""
 IMAGINED = 0.1
 """Weight, in samples, of an imagined one whose target comes second: without it a model that made no mistake on five
 samples would be called certain."""
@@ -160,7 +158,8 @@ def choose(passes: CalibrationPasses, bias_of: BiasOf) -> Choice | None:
     """Choose evidence, mixer and weights by leaving one sample out.
 
     The paper's recipe stays unless another one is better by more than a standard error over samples. Otherwise the
-    best recipe of each evidence is a member where it is nearly as good as the best of all, five at most.
+    best recipe of each evidence is a member where it is not worse than the best of all by more than that, nine at
+    most: the best of each choice of rows first, so that a handful of samples cannot bet on one row alone.
 
     Args:
         passes: The passes of a calibration.
@@ -174,16 +173,7 @@ def choose(passes: CalibrationPasses, bias_of: BiasOf) -> Choice | None:
     tried = leave_one_out(passes, bias_of)
     best = max(tried, key=lambda t: t.log_likelihood)
     paper = tried[0]
-    gain = by_sample(best, passes) - by_sample(paper, passes)
-    standard_error = gain.std(ddof=1) / np.sqrt(len(gain))
-    if gain.mean() <= max(LEAST_GAIN, standard_error):
-        members = [paper]
-    else:
-        by_evidence: dict[EvidenceSettings | None, LeftOut] = {}
-        for t in sorted(tried, key=lambda t: -t.log_likelihood):
-            by_evidence.setdefault(t.recipe.evidence, t)
-        near = [t for t in by_evidence.values() if t.log_likelihood >= best.log_likelihood - MOST_BEHIND]
-        members = near[:MOST_MEMBERS]
+    members = [paper] if _as_good(paper, best, passes) else _members(tried, best, passes)
     votes = np.mean([log_softmax(m.log_scores / m.temperature) for m in members], axis=0)
     weight = first_stage_weight(votes, passes)
     fused = votes if passes.first_stage is None else votes + weight * passes.first_stage
@@ -198,6 +188,25 @@ def choose(passes: CalibrationPasses, bias_of: BiasOf) -> Choice | None:
         expected_consistency=float(np.mean(same)),
         margins=tuple(np.quantile(margin(fused / temperature), np.linspace(0, 1, QUANTILES)).tolist()),
     )
+
+
+def _as_good(one: LeftOut, best: LeftOut, passes: CalibrationPasses) -> bool:
+    """Whether a recipe is within a standard error, over samples, of the best one."""
+    behind = by_sample(best, passes) - by_sample(one, passes)
+    return bool(behind.mean() <= max(LEAST_GAIN, behind.std(ddof=1) / np.sqrt(len(behind))))
+
+
+def _members(tried: Sequence[LeftOut], best: LeftOut, passes: CalibrationPasses) -> list[LeftOut]:
+    """The best recipe of each evidence that is as good as the best of all; of each choice of rows one comes first."""
+    by_evidence: dict[EvidenceSettings | None, LeftOut] = {}
+    for t in sorted(tried, key=lambda t: -t.log_likelihood):
+        by_evidence.setdefault(t.recipe.evidence, t)
+    good = [t for t in by_evidence.values() if _as_good(t, best, passes)]
+    by_rows: dict[tuple[Row, ...] | None, LeftOut] = {}
+    for t in good:
+        by_rows.setdefault(None if t.recipe.evidence is None else t.recipe.evidence.rows, t)
+    first = {t.recipe: t for t in by_rows.values()}
+    return [*first.values(), *(t for t in good if t.recipe not in first)][:MOST_MEMBERS]
 
 
 def by_sample(tried: LeftOut, passes: CalibrationPasses) -> FloatArray:

@@ -161,7 +161,7 @@ def test_the_papers_recipe_stays_where_nothing_beats_it(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_the_choice_is_no_worse_than_the_best_single_recipe(world: str) -> None:
-    """By more than two points, over models with biases of their own; and no worse than the paper's."""
+    """By more than three points, over models with biases of their own; and no worse than the paper's."""
     gaps, to_paper = [], []
     for seed in range(3):
         passes, choice = calibrated(world, seed)
@@ -170,19 +170,22 @@ def test_the_choice_is_no_worse_than_the_best_single_recipe(world: str) -> None:
         got = accuracy(choice, passes, test)
         gaps.append(got - accuracy(fitted(single.recipe, passes), passes, test))
         to_paper.append(got - accuracy(fitted(PAPER, passes), passes, test))
-    assert np.mean(gaps) > -0.02
+    # Three points: what 20 test samples of three seeds can tell.
+    assert np.mean(gaps) > -0.03
     assert min(to_paper) > -0.02
 
 
 def test_members_read_different_evidence_and_are_nearly_as_good_as_the_best() -> None:
     for world in WORLDS:
-        _, choice = calibrated(world, 0)
+        passes, choice = calibrated(world, 0)
         assert 1 <= len(choice.members) <= choosing.MOST_MEMBERS
         assert len({m.recipe.evidence for m in choice.members}) == len(choice.members)
-        tried = {t.recipe: t.log_likelihood for t in left_out(world, 0)}
-        best = max(tried.values())
+        tried = {t.recipe: t for t in left_out(world, 0)}
+        best = max(tried.values(), key=lambda t: t.log_likelihood)
         if choice.members[0].recipe != PAPER:
-            assert min(tried[m.recipe] for m in choice.members) >= best - choosing.MOST_BEHIND
+            for member in choice.members:
+                behind = choosing.by_sample(best, passes) - choosing.by_sample(tried[member.recipe], passes)
+                assert behind.mean() <= max(choosing.LEAST_GAIN, behind.std(ddof=1) / np.sqrt(len(behind)))
 
 
 @pytest.mark.parametrize("samples", [1, 2])
