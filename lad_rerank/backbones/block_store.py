@@ -115,12 +115,12 @@ class BlockStore:
             return replace(self._counts, bytes_in_memory=self._memory.nbytes)
 
     def size(self, digest: str) -> int:
-        """Bytes of a kept block, 0 where it is not in memory and not on disk."""
+        """Bytes of a kept block: of its file where there is a folder, else in memory; 0 where it is not kept."""
+        if self.folder is not None:
+            path = self._path(digest)
+            return path.stat().st_size if path.is_file() else 0
         packed = self._memory.get(digest)
-        if packed is not None:
-            return packed.nbytes
-        path = None if self.folder is None else self._path(digest)
-        return path.stat().st_size if path is not None and path.is_file() else 0
+        return 0 if packed is None else packed.nbytes
 
     def _count(self, **more: int) -> None:
         with self._lock:

@@ -107,8 +107,8 @@ class SetBackbone:
             raise InvalidRequestError(f"max_block_bytes must not be negative, got {max_block_bytes}.")
         self._backbone = backbone
         windows = checked_windows(backbone)
-        self._encoder = SetEncoder(backbone._encoder)
-        self._passes = SetPasses(
+        self.encoder = SetEncoder(backbone._encoder)
+        self.passes = SetPasses(
             backbone._model, backbone._passes, backbone._traits, windows, backbone._family.first_position
         )
         sequence = backbone.identity
@@ -121,21 +121,14 @@ class SetBackbone:
         settings = (
             sequence.weights,
             sequence.dtype,
-            text_digest(str(self._encoder.prefix)),
-            self._encoder.block_settings,
+            text_digest(str(self.encoder.prefix)),
+            self.encoder.block_settings,
         )
         folder = None if block_folder is None else Path(block_folder)
         self._store = BlockStore(" ".join(settings), block_dtype, max_block_bytes, folder)
-        self.blocks = BlockRuns(
-            self._encoder,
-            self._passes,
-            self._store,
-            backbone._pictures,
-            lambda: backbone.uses_features,
-            backbone._batch_size,
-        )
+        self.blocks = self.block_runs(self._store)
         if verify:
-            verify_set(self)
+            self.blocks.images_behind_prefix = verify_set(self)
 
     @property
     def name(self) -> str:
@@ -250,7 +243,7 @@ class SetBackbone:
                     progress(done)
         made = self._store.report().made - before
         report = PrecomputeReport(made, done - made, sum(sizes.values()))
-        if self._store.folder is None and (lost := sum(1 for d in sizes if not self._store.size(d))):
+        if self._store.folder is None and (lost := sum(not self._store.size(digest) for digest in sizes)):
             logger.warning("%d of %d candidates do not fit max_block_bytes and are not kept.", lost, len(sizes))
         return report
 
@@ -263,6 +256,13 @@ class SetBackbone:
         self._backbone.forget()
         self._store.clear()
 
+    def block_runs(self, store: BlockStore) -> BlockRuns:
+        """What runs this model's candidates and keeps them in a store."""
+        inner = self._backbone
+        return BlockRuns(
+            self.encoder, self.passes, store, inner._pictures, lambda: inner.uses_features, inner._batch_size
+        )
+
     def see(self, contents: Sequence[Content], queries: Sequence[str]) -> SetSeen:
         """Ask queries over contents, joined in the order that is given; in inference mode.
 
@@ -270,7 +270,7 @@ class SetBackbone:
             PromptTooLongError: See :meth:`observe`.
         """
         kind = kind_of(contents)
-        suffixes = [self._encoder.suffix(query, len(contents), kind) for query in queries]
+        suffixes = [self.encoder.suffix(query, len(contents), kind) for query in queries]
         found = self.blocks.found(contents)
         blocks = [found[content.digest] for content in contents]
         self._check_length(blocks, suffixes)
@@ -278,9 +278,9 @@ class SetBackbone:
         attention = [
             rows
             for some in batches(suffixes, self._backbone._batch_size)
-            for rows in halving(some, lambda few: self._passes.suffixes(prefix, blocks, few))
+            for rows in halving(some, lambda few: self.passes.suffixes(prefix, blocks, few))
         ]
-        shown = len(self._encoder.prefix) + sum(block.tokens for block in blocks)
+        shown = len(self.encoder.prefix) + sum(block.tokens for block in blocks)
         return SetSeen(attention, blocks, [shown + len(suffix.ids) for suffix in suffixes])
 
     def _check_length(self, blocks: Sequence[Block], suffixes: Sequence[EncodedSuffix]) -> None:

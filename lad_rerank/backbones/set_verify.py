@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lad_rerank.backbones.attention_tap import AttentionRows
+from lad_rerank.backbones.block_runs import BlockRuns
+from lad_rerank.backbones.block_store import BlockStore
 from lad_rerank.backbones.decoder import FULL, SLIDING, full_attention_modules, sliding_windows
 from lad_rerank.backbones.encoding import EncodedPrompt
 from lad_rerank.backbones.sdpa_patch import calls_sdpa_itself
@@ -50,52 +52,60 @@ def checked_windows(backbone: HuggingFaceBackbone) -> dict[int, int]:
     return windows
 
 
-def verify_set(backbone: SetBackbone) -> None:
+def verify_set(backbone: SetBackbone) -> bool:
     """Compare prefix, one block and a question, run one behind the other, with one forward pass over all of them.
 
-    Images run behind the prefix's kept keys and values if that holds, and with the prefix before each of them if not;
-    see :class:`lad_rerank.backbones.block_runs.BlockRuns`.
+    Nothing is kept of what is run.
+
+    Returns:
+        Whether images may run behind the prefix's kept keys and values; else the prefix runs before each of them, see
+        :class:`lad_rerank.backbones.block_runs.BlockRuns`.
 
     Raises:
         BackboneError: Neither gives what one pass gives.
     """
     import torch
 
-    contents = [examples(backbone._backbone)[0], Content.of(text="a red square")]
+    contents = [examples(backbone.arranged("sequence"))[0], Content.of(text="a red square")]
     tolerance = TOLERANCE.get(backbone.identity.dtype, 0.25)
+    runs = backbone.block_runs(BlockStore("check", "model", 0))
+    found: float | str = ""
     try:
         with torch.inference_mode():
-            whole = [_in_one_pass(backbone, content) for content in contents]
-            off: dict[bool, float | str] = {}
+            whole = [_in_one_pass(backbone, runs, content) for content in contents]
             for behind in (True, False):
-                backbone.blocks.images_behind_prefix = behind
-                backbone.forget()
-                off[behind] = _difference(backbone, contents, whole)
-                if isinstance(difference := off[behind], float) and difference <= tolerance:
-                    logger.info("%s: candidates side by side agree with one pass to %.2g.", backbone.name, difference)
-                    return
+                runs.images_behind_prefix = behind
+                found = _difference(backbone, runs, contents, whole)
+                if isinstance(found, float) and found <= tolerance:
+                    logger.info("%s: candidates side by side agree with one pass to %.2g.", backbone.name, found)
+                    return behind
     finally:
-        backbone.forget()
+        backbone.arranged("sequence").forget()
     raise BackboneError(
         f"{backbone.name} cannot be shown its candidates side by side: what it sees of one of them is not what one "
-        f"pass over the same tokens sees ({off[False]}). Use arrangement='sequence'."
+        f"pass over the same tokens sees ({found}). Use arrangement='sequence'."
     )
 
 
-def _difference(backbone: SetBackbone, contents: list[Content], whole: list[AttentionRows]) -> float | str:
+def _difference(
+    backbone: SetBackbone, runs: BlockRuns, contents: list[Content], whole: list[AttentionRows]
+) -> float | str:
     """Largest difference of any read-out row; what went wrong, where something did."""
+    off = []
     try:
-        seen = [backbone.see([content], QUERIES[:1]).attention[0] for content in contents]
+        for content, expected in zip(contents, whole, strict=True):
+            suffix = backbone.encoder.suffix(QUERIES[0], 1, kind_of([content]))
+            (seen,) = backbone.passes.suffixes(runs.prefix(), list(runs.found([content]).values()), [suffix])
+            off += [float(np.abs(seen.mass[row] - expected.mass[row]).max()) for row in seen.mass]
     except (RuntimeError, ValueError, TypeError, IndexError, AttentionNotSeenError) as error:
         return f"{type(error).__name__}: {error}"
-    pairs = [(a.mass[row], b.mass[row]) for a, b in zip(seen, whole, strict=True) for row in a.mass]
-    return max(float(np.abs(a - b).max()) for a, b in pairs)
+    return max(off)
 
 
-def _in_one_pass(backbone: SetBackbone, content: Content) -> AttentionRows:
+def _in_one_pass(backbone: SetBackbone, runs: BlockRuns, content: Content) -> AttentionRows:
     """What one forward pass over prefix, block and question sees."""
-    inner, encoder = backbone._backbone, backbone._encoder
-    block = backbone.blocks.encoded(content)
+    inner, encoder = backbone.arranged("sequence"), backbone.encoder
+    block = runs.encoded(content)
     suffix = encoder.suffix(QUERIES[0], 1, kind_of([content]))
     start = len(encoder.prefix)
     prompt = EncodedPrompt(
