@@ -52,7 +52,9 @@ class BlockRuns:
 
     def prefix(self) -> Layers:
         """Keys and values of what stands before all candidates; run once."""
-        with self._lock:
+        import torch
+
+        with self._lock, torch.inference_mode():
             if self._prefix is None:
                 self._prefix = self._passes.prefix(self._encoder.prefix)
             return self._prefix
@@ -62,10 +64,13 @@ class BlockRuns:
         image = None if content.image is None else self._pictures.prepared(content.image, content.pixels)
         return self._encoder.block(content, image)
 
-    def found(self, contents: Sequence[Content]) -> dict[str, Block]:
-        """Blocks of contents by digest: kept ones, and the others run in batches and kept; in inference mode.
+    def found(self, contents: Sequence[Content]) -> tuple[dict[str, Block], int]:
+        """Blocks of contents: kept ones, and the others run in batches and kept; in inference mode.
 
         A batch that does not fit the memory is halved, and that is logged.
+
+        Returns:
+            Blocks by the digest of their content, and how many of them had to be run.
         """
         prefix = self.prefix()
         found: dict[str, Block] = {}
@@ -86,7 +91,7 @@ class BlockRuns:
             made = halving([block for _, block in batch], self._run)
             for (digest, _), block in zip(batch, made, strict=True):
                 found[digest] = self._store.put(digest, block, prefix)
-        return found
+        return found, len(missing)
 
     def _run(self, blocks: Sequence[EncodedBlock]) -> list[Block]:
         images = [block.image for block in blocks if block.image is not None]

@@ -230,18 +230,17 @@ class SetBackbone:
         """
         import torch
 
-        before = self._store.report().made
-        done, sizes = 0, {}
+        done, made = 0, 0
+        sizes: dict[str, int] = {}
         values = iter(contents)
         with torch.inference_mode():
             while some := as_contents(itertools.islice(values, self._backbone._batch_size)):
                 self._backbone._encoder.check_readable(some, self.name)
-                for digest in self.blocks.found(some):
-                    sizes[digest] = self._store.size(digest)
-                done += len(some)
+                found, ran = self.blocks.found(some)
+                sizes |= {digest: self._store.size(digest) for digest in found}
+                done, made = done + len(some), made + ran
                 if progress is not None:
                     progress(done)
-        made = self._store.report().made - before
         report = PrecomputeReport(made, done - made, sum(sizes.values()))
         if self._store.folder is None and (lost := sum(not self._store.size(digest) for digest in sizes)):
             logger.warning("%d of %d candidates do not fit max_block_bytes and are not kept.", lost, len(sizes))
@@ -271,7 +270,7 @@ class SetBackbone:
         """
         kind = kind_of(contents)
         suffixes = [self.encoder.suffix(query, len(contents), kind) for query in queries]
-        found = self.blocks.found(contents)
+        found, _ = self.blocks.found(contents)
         blocks = [found[content.digest] for content in contents]
         self._check_length(blocks, suffixes)
         prefix = self.blocks.prefix()

@@ -95,7 +95,8 @@ def _difference(
     try:
         for content, expected in zip(contents, whole, strict=True):
             suffix = backbone.encoder.suffix(QUERIES[0], 1, kind_of([content]))
-            (seen,) = backbone.passes.suffixes(runs.prefix(), list(runs.found([content]).values()), [suffix])
+            blocks = list(runs.found([content])[0].values())
+            (seen,) = backbone.passes.suffixes(runs.prefix(), blocks, [suffix])
             off += [float(np.abs(seen.mass[row] - expected.mass[row]).max()) for row in seen.mass]
     except (RuntimeError, ValueError, TypeError, IndexError, AttentionNotSeenError) as error:
         return f"{type(error).__name__}: {error}"
