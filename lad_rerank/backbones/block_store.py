@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lad_rerank.backbones.blocks import Block, BlockDtype, BlockFacts, Layers, PackedBlock, pack, unpack
+from lad_rerank.backbones.blocks import Block, BlockDtype, BlockFacts, Layers, PackedBlock, moved, pack, unpack
 from lad_rerank.backbones.identity import text_digest
 from lad_rerank.backbones.memory import BoundedMemory
 from lad_rerank.files import replacing
@@ -54,7 +54,7 @@ class BlockStore:
     Args:
         settings: All that blocks depend on beside their content, as text.
         dtype: How they are packed.
-        max_bytes: Bytes kept in memory at most.
+        max_bytes: Bytes kept in memory at most, on the model's devices.
         folder: Keep them on disk too, one safetensors file each, in a subfolder per settings.
     """
 
@@ -82,7 +82,7 @@ class BlockStore:
         from safetensors import SafetensorError
 
         try:
-            packed = self._read(path, digest)
+            packed = moved(self._read(path, digest), like)
             block = unpack(packed, like)
         except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
             logger.warning("Keys and values in %s are not used and made again: %s", path, error)

@@ -85,6 +85,15 @@ def pack(block: Block, dtype: BlockDtype) -> PackedBlock:
     return PackedBlock(tensors, block.facts)
 
 
+def moved(packed: PackedBlock, like: Layers) -> PackedBlock:
+    """A packed block on the devices of these layers, so that it need not travel at every use."""
+    devices = {
+        f"{side}{i}": tensor.device for i, pair in enumerate(like) for side, tensor in zip("kv", pair, strict=True)
+    }
+    tensors = {name: t.to(devices.get(name.removesuffix("s"), t.device)) for name, t in packed.tensors.items()}
+    return PackedBlock(tensors, packed.facts)
+
+
 def unpack(packed: PackedBlock, like: Layers) -> Block:
     """Unpack a block.
 

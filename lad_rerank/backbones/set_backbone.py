@@ -78,7 +78,7 @@ class SetBackbone:
 
     Args:
         backbone: Whose model, processor and image features are used.
-        max_block_bytes: Keys and values of candidates kept in memory at most.
+        max_block_bytes: Keys and values of candidates kept in memory at most, on the model's devices.
         block_folder: Keep them on disk too, as safetensors.
         block_dtype: How they are kept, in memory and on disk: as the ``"model"`` has them, rounded to
             ``"bfloat16"``, or as ``"int8"`` with a scale for each channel. What is kept in less than the model's type

@@ -70,17 +70,14 @@ def verify_set(backbone: SetBackbone) -> bool:
     tolerance = TOLERANCE.get(backbone.identity.dtype, 0.25)
     runs = backbone.block_runs(BlockStore("check", "model", 0))
     found: float | str = ""
-    try:
-        with torch.inference_mode():
-            whole = [_in_one_pass(backbone, runs, content) for content in contents]
-            for behind in (True, False):
-                runs.images_behind_prefix = behind
-                found = _difference(backbone, runs, contents, whole)
-                if isinstance(found, float) and found <= tolerance:
-                    logger.info("%s: candidates side by side agree with one pass to %.2g.", backbone.name, found)
-                    return behind
-    finally:
-        backbone.arranged("sequence").forget()
+    with torch.inference_mode():
+        whole = [_in_one_pass(backbone, runs, content) for content in contents]
+        for behind in (True, False):
+            runs.images_behind_prefix = behind
+            found = _difference(backbone, runs, contents, whole)
+            if isinstance(found, float) and found <= tolerance:
+                logger.info("%s: candidates side by side agree with one pass to %.2g.", backbone.name, found)
+                return behind
     raise BackboneError(
         f"{backbone.name} cannot be shown its candidates side by side: what it sees of one of them is not what one "
         f"pass over the same tokens sees ({found}). Use arrangement='sequence'."

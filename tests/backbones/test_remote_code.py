@@ -295,3 +295,23 @@ def test_what_cannot_be_told_apart_is_refused() -> None:
         with pytest.raises(BackboneError, match="more than once"):
             module(q, q, q, twice=True)
     torch.testing.assert_close(module(q, q, q, twice=True), module(q, q, q))
+
+
+def test_candidates_side_by_side(remote: HuggingFaceBackbone, eager: Any) -> None:
+    side_by_side = remote.arranged("set")
+    assert side_by_side.blocks.images_behind_prefix
+    images = pictures(4)
+    seen, turned = side_by_side.observe("a mug", images), side_by_side.observe("a mug", images[::-1])
+    np.testing.assert_array_equal(turned.attention["last"], seen.attention["last"][..., ::-1])
+    # One candidate alone is a prompt like any other: the same code's eager attention says what it must be.
+    content = Content.of(images[0])
+    with torch.inference_mode():
+        alone = side_by_side.see([content], ["a mug"]).attention[0]
+        block = side_by_side.blocks.encoded(content)
+        before, suffix = side_by_side.encoder.prefix, side_by_side.encoder.suffix("a mug", 1, "image")
+        ids = (*before, *block.ids, *suffix.ids)
+        assert block.image is not None
+        pixels = {name: block.image.inputs[name] for name in ("pixel_values", "image_grid_thw")}
+        maps = torch.cat(list(eager(input_ids=torch.tensor([ids]), output_attentions=True, **pixels).attentions))
+    expected = maps[:, :, -1][..., [len(before) + i for i in block.span]].sum(-1, keepdim=True)
+    np.testing.assert_allclose(alone.mass["last"], expected.numpy(), atol=1e-5)
