@@ -214,6 +214,14 @@ def test_what_cannot_stand_side_by_side_is_refused() -> None:
         HuggingFaceBackbone(model, tokenizer, name="narrow", verify=False).arranged("set")
 
 
+def test_a_prompt_seen_both_ways_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it would be in a family that nobody has described yet."""
+    unknown = HuggingFaceBackbone(*build("paligemma"), name="unknown", verify=False)
+    monkeypatch.setattr(unknown._family, "causal", True)
+    with pytest.raises(BackboneError, match="not what one pass"):
+        unknown.arranged("set")
+
+
 def test_a_model_that_is_read_wrongly_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     inner = HuggingFaceBackbone(*build_language("llama"), name="llama", verify=False)
     forward = inner._model.forward
