@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 CandidateKind: TypeAlias = Literal["image", "text", "mixed"]
 """What a list of candidates consists of: pictures alone, texts alone, or anything else."""
 
+Arrangement: TypeAlias = Literal["sequence", "set"]
+"""How candidates stand in a pass: one after the other (the paper's), or side by side, unseen by each other."""
+
 
 @dataclass(frozen=True)
 class Content:

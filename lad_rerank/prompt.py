@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 from lad_rerank.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from lad_rerank.contents import CandidateKind, Content
+    from lad_rerank.contents import Arrangement, CandidateKind, Content
 
 LabelStyle: TypeAlias = Literal["digits", "letters", "lower", "roman", "words", "auto"]
 
@@ -26,6 +26,9 @@ Shape: TypeAlias = tuple[tuple[bool, bool], ...]
 
 PROMPT_VERSION = "lad-paper-1"
 """Names the paper's question over images; part of a calibration's fingerprint. See :func:`prompt_version`."""
+
+SET_PROMPT_VERSION = "lad-set-1"
+"""The same for candidates side by side."""
 
 QUERY_MARK = "\ue000query\ue001"
 """Stands for the query while the chat is rendered: private-use characters that no template writes."""
@@ -127,13 +130,18 @@ def _word(value: int) -> str:
     return _TENS[tens - 2] + (f"-{_ONES[ones - 1]}" if ones else "")
 
 
-def prompt_version(kind: CandidateKind = "image", wording: Wording = "paper") -> str:
+def prompt_version(
+    kind: CandidateKind = "image", wording: Wording = "paper", arrangement: Arrangement = "sequence"
+) -> str:
     """Name of a prompt's wording, part of a calibration's fingerprint.
 
     Args:
         kind: What the candidates are.
-        wording: How the question is put.
+        wording: How the question is put; side by side it is put in one way only.
+        arrangement: How the candidates stand in it.
     """
+    if arrangement == "set":
+        return SET_PROMPT_VERSION if kind == "image" else f"lad-set-{kind}-1"
     return PROMPT_VERSION if (kind, wording) == ("image", "paper") else f"lad-{wording}-{kind}-1"
 
 
@@ -199,6 +207,25 @@ def question_parts(
             f"the {answer} of the {one} and nothing else.\nCaption: "
         ), "\nReasoning: "
     raise InvalidRequestError(f"Unknown wording {wording!r}; choose one of {', '.join(get_args(Wording))}.")
+
+
+def set_question_parts(n: int, kind: CandidateKind = "image") -> tuple[str, str]:
+    """The text around the query where the n candidates stand side by side.
+
+    The paper's question over images, which names numbers that no candidate has: models trained to answer it attend
+    to the right image. Elsewhere nothing is said of labels.
+
+    Args:
+        n: Number of candidates.
+        kind: What they are.
+
+    Returns:
+        What comes before the query and what comes after it.
+    """
+    if kind == "image":
+        return question_parts(n, "digits")
+    many, one = _NOUNS[kind]
+    return f"Given {n} {many}, identify the {one} that best matches the provided caption.\nCaption: ", "\nAnswer: "
 
 
 def chat_messages(n: int, text: str) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ from lad_rerank.prompt import (
     prompt_version,
     question_parts,
     safe_text,
+    set_question_parts,
     shape_kind,
     shape_of,
     wording_of,
@@ -70,6 +71,17 @@ def test_every_prompt_has_a_version_of_its_own() -> None:
     assert prompt_version() == PROMPT_VERSION == "lad-paper-1"
     assert [wording_of(version) for version in versions] == [wording for _, wording in pairs]
     assert wording_of("anything") == "paper"
+    side_by_side = [prompt_version(kind, arrangement="set") for kind in get_args(CandidateKind)]
+    assert sorted(side_by_side) == ["lad-set-1", "lad-set-mixed-1", "lad-set-text-1"]
+    assert {wording_of(version) for version in side_by_side} == {"paper"}
+
+
+def test_side_by_side_only_images_are_asked_for_by_number() -> None:
+    assert set_question_parts(30) == question_parts(30, "digits")
+    for kind, noun in (("text", "text"), ("mixed", "candidate")):
+        before, after = set_question_parts(30, kind)  # type: ignore[arg-type]  # a parameter is a str
+        assert before.startswith(f"Given 30 {noun}s, identify the {noun} that best matches")
+        assert "index" not in before + after
 
 
 def test_each_candidate_has_a_line() -> None:

@@ -79,8 +79,19 @@ def render(
         if shape_kind(shape) == "image"
         else labelled_messages(candidate_labels(n, style), shape, question)
     )
+    return render_chat(processor, messages, answer)
+
+
+def render_chat(
+    processor: ProcessorMixin | PreTrainedTokenizerBase, messages: list[dict[str, Any]], answer: str | None = None
+) -> str:
+    """Render turns in which QUERY_MARK stands for the query; see :func:`render`.
+
+    Raises:
+        BackboneError: There is no chat template, or it changes the user's text.
+    """
     if answer is not None:
-        messages.append({"role": "assistant", "content": [{"type": "text", "text": answer}]})
+        messages = [*messages, {"role": "assistant", "content": [{"type": "text", "text": answer}]}]
     if not shows_images(processor):
         # Templates of plain language models want strings.
         messages = [{**turn, "content": "".join(part["text"] for part in turn["content"])} for turn in messages]

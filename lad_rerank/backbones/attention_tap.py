@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from lad_rerank.backbones.decoder import full_attention_modules
 from lad_rerank.errors import AttentionNotSeenError, BackboneError
 from lad_rerank.records import FloatArray
 
@@ -302,31 +303,3 @@ def select(model: PreTrainedModel, implementation: str) -> None:
             f"{type(model).__name__} has no text_config; it is not a multimodal model this package reads."
         )
     model.set_attn_implementation({"text_config": implementation} if parts else implementation)
-
-
-def full_attention_modules(model: PreTrainedModel) -> dict[int, torch.nn.Module]:
-    """Decoder layers that attend to the whole prompt: attention module by layer number.
-
-    Sliding-window and linear-attention layers are left out: early candidates get exactly nothing there.
-
-    Raises:
-        BackboneError: No decoder layers, or none with full attention.
-    """
-    decoder: Any = model.get_decoder()
-    for attribute in ("language_model", "text_model", "model"):
-        if not hasattr(decoder, "layers") and hasattr(decoder, attribute):
-            decoder = getattr(decoder, attribute)
-    layers = getattr(decoder, "layers", None)
-    if layers is None:
-        raise BackboneError(f"{type(model).__name__} has no decoder layers where one looks for them.")
-    kinds = getattr(model.config.get_text_config(), "layer_types", None) or ["full_attention"] * len(layers)
-    found = {
-        i: layer.self_attn
-        for i, (layer, kind) in enumerate(zip(layers, kinds, strict=True))
-        if kind == "full_attention" and hasattr(layer, "self_attn")
-    }
-    if not found:
-        raise BackboneError(
-            f"{type(model).__name__} has no full-attention layer; its attention to images is not readable."
-        )
-    return found

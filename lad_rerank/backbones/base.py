@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Protocol, TypeAlias
 
-from lad_rerank.contents import CandidateKind, Showable
+from lad_rerank.contents import Arrangement, CandidateKind, Showable
 from lad_rerank.prompt import LabelStyle, prompt_version, wording_of
 from lad_rerank.records import Observation
 
@@ -28,6 +28,7 @@ class BackboneIdentity:
         dtype: Floating point type of the decoder, such as ``float32``.
         layers: Decoder layers whose attention is read.
         candidates: What is ranked: images, texts, or lists with anything else.
+        arrangement: How candidates stand in a pass.
     """
 
     model_type: str
@@ -40,12 +41,14 @@ class BackboneIdentity:
     dtype: str
     layers: tuple[int, ...]
     candidates: CandidateKind = "image"
+    arrangement: Arrangement = "sequence"
 
     def for_kind(self, kind: CandidateKind) -> BackboneIdentity:
         """The same backbone as it ranks candidates of a kind, each of which has a prompt and a bias of its own."""
         if kind == self.candidates:
             return self
-        return replace(self, candidates=kind, prompt=prompt_version(kind, wording_of(self.prompt)))
+        prompt = prompt_version(kind, wording_of(self.prompt), self.arrangement)
+        return replace(self, candidates=kind, prompt=prompt)
 
     def differences(self, other: BackboneIdentity) -> dict[str, tuple[object, object]]:
         """Fields that differ, each with (self's, other's) value."""

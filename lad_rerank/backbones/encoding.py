@@ -83,8 +83,8 @@ class PromptEncoder:
         self.processor = processor
         self.tokenizer = tokenizer_of(processor)
         self.preparer = preparer
-        self._delimited = delimited
-        self._max_text_tokens = max_text_tokens
+        self.delimited = delimited
+        self.max_text_tokens = max_text_tokens
         self._known = tuple(self.tokenizer.get_added_vocab())
         self.answer = lru_cache(maxsize=128)(lambda n: answer_tokens(processor, n, style, wording))
         # In closures of their own, so that they go with the encoder.
@@ -98,8 +98,8 @@ class PromptEncoder:
             style,
             preparer=self.preparer,
             wording=wording,
-            delimited=self._delimited,
-            max_text_tokens=self._max_text_tokens,
+            delimited=self.delimited,
+            max_text_tokens=self.max_text_tokens,
         )
 
     def check_readable(self, contents: Sequence[Content], name: str) -> None:
@@ -151,6 +151,7 @@ class PromptEncoder:
         frame, fill = self._frame(shape_of(contents)), self._fill(query, contents)
         given = put_together(frame, fill | dict.fromkeys(pictures, self.preparer.placeholder), Added())
         inputs = self.preparer.process(given.text, list(pictures.values()))
+        self.preparer.check(inputs, len(pictures))
         said = inputs.pop("text_replacement_offsets", None)
         texts = [r["replacement"] for r in said[0]] if said else list(map(self.preparer.text_alone, pictures.values()))
         if len(texts) != len(pictures):
@@ -160,6 +161,10 @@ class PromptEncoder:
         places = TextPlaces(ids, *self._tokenised(written.text))
         counts = [self.preparer.count(self.preparer.ids(text)) for text in texts]
         return self._located(ids, places, written, contents, counts, (), inputs)
+
+    def safe(self, text: str) -> str:
+        """A text from outside without any added token of the tokenizer in it."""
+        return safe_text(text, self._known)
 
     def most_tokens(self, content: Content, images: Sequence[PreparedImage]) -> int:
         """Tokens that a content takes at most, the label before it left out; ``images`` is its own, if it has one."""
@@ -175,22 +180,22 @@ class PromptEncoder:
     def _fill(self, query: str, contents: Sequence[Content]) -> dict[Slot, str]:
         """What goes into a frame, images left out."""
         texts = {Slot("text", i): self.shown_text(c.text)[0] for i, c in enumerate(contents) if c.text is not None}
-        return {QUERY: safe_text(query, self._known)} | texts
+        return {QUERY: self.safe(query)} | texts
 
     def _cut_text(self, text: str) -> tuple[str, int]:
         """A candidate's text as it is shown, and how many of its tokens were cut off its end."""
-        safe = safe_text(text, self._known)
+        safe = self.safe(text)
         encoding = self.tokenizer(safe, add_special_tokens=False, return_offsets_mapping=True)
         total = len(encoding["input_ids"])
-        if total <= self._max_text_tokens:
+        if total <= self.max_text_tokens:
             return safe, 0
         # A character of several tokens that is cut in two counts as a whole: then it goes too.
-        for kept in range(self._max_text_tokens, 0, -1):
+        for kept in range(self.max_text_tokens, 0, -1):
             shorter = safe[: encoding["offset_mapping"][kept - 1][1]].rstrip()
             length = len(self.tokenizer(shorter, add_special_tokens=False)["input_ids"])
-            if shorter and length <= self._max_text_tokens:
+            if shorter and length <= self.max_text_tokens:
                 return shorter, total - length
-        raise BackboneError(f"max_text_tokens={self._max_text_tokens} leaves nothing of a candidate's text; raise it.")
+        raise BackboneError(f"max_text_tokens={self.max_text_tokens} leaves nothing of a candidate's text; raise it.")
 
     def _tokenised(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """Ids of a prompt's whole text, and the characters of each."""
@@ -223,7 +228,7 @@ class PromptEncoder:
         if self.preparer is not None and counts:
             visual = visual_spans(ids, self.preparer.image_token_id, counts)
             pictured = [slot for slot in written.places if slot.kind == "image"]
-            if self._delimited:
+            if self.delimited:
                 edges = [self.preparer.ids(written.text[slice(*written.places[slot])]) for slot in pictured]
                 visual = with_delimiters(ids, visual, edges, self.preparer.image_token_id)
             for slot, span in zip(pictured, visual, strict=True):

@@ -7,23 +7,24 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args, overload
 
 from lad_rerank.backbones import attention_tap
 from lad_rerank.backbones.base import BackboneIdentity, Request
 from lad_rerank.backbones.capacity import most_that_fit
+from lad_rerank.backbones.decoder import full_attention_modules
 from lad_rerank.backbones.encoding import EncodedPrompt, PromptEncoder
 from lad_rerank.backbones.families import family_of
 from lad_rerank.backbones.feature_store import FeatureStore
 from lad_rerank.backbones.features import ImageFeatures
-from lad_rerank.backbones.identity import text_digest, weights_digest
+from lad_rerank.backbones.identity import identity_of
 from lad_rerank.backbones.loading import load
 from lad_rerank.backbones.passes import Passes
 from lad_rerank.backbones.pictures import Pictures
 from lad_rerank.backbones.preparing import ImagePreparer, PreparedImage
 from lad_rerank.backbones.runs import Runs, beginning
 from lad_rerank.backbones.traits import read_traits
-from lad_rerank.contents import CandidateKind, Content, Showable, as_contents
+from lad_rerank.contents import Arrangement, Content, Showable, as_contents
 from lad_rerank.errors import InvalidRequestError, PromptTooLongError
 from lad_rerank.prompt import (
     MAX_TEXT_TOKENS,
@@ -39,8 +40,9 @@ from lad_rerank.prompt import (
 from lad_rerank.records import Observation
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
     from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
+
+    from lad_rerank.backbones.set_backbone import SetBackbone
 
 logger = logging.getLogger(__name__)
 
@@ -114,7 +116,7 @@ class HuggingFaceBackbone:
             budget = self._family.pixel_budget(seeing, max_pixels)
             preparer = ImagePreparer(seeing, self._traits.image_token_id, self._family, budget)
         attention_tap.install(model)
-        modules = attention_tap.full_attention_modules(model)
+        modules = full_attention_modules(model)
         self._encoder = PromptEncoder(
             processor, labels, preparer=preparer, delimited=spans == "delimited", max_text_tokens=max_text_tokens
         )
@@ -128,19 +130,8 @@ class HuggingFaceBackbone:
             batch_size=batch_size,
         )
         self.uses_features = self._traits.encoder_outputs and preparer is not None
-        kind: CandidateKind = "image" if preparer is not None else "text"
-        self._identity = BackboneIdentity(
-            model_type=model.config.model_type,
-            weights=weights_digest(model),
-            prompt=prompt_version(kind),
-            chat_template=text_digest(str(processor.chat_template)),
-            labels=labels,
-            max_pixels=preparer.budget.pixels if preparer is not None else 0,
-            spans=spans,
-            dtype=str(model.dtype).removeprefix("torch."),
-            layers=tuple(modules),
-            candidates=kind,
-        )
+        pixels = None if preparer is None else preparer.budget.pixels
+        self._identity = identity_of(model, processor, labels, spans, pixels, tuple(modules))
         logger.info(
             "Loaded %s (%s) on %s in %s; decoder attention: SDPA with %d of its layers read.",
             *(name, model.config.model_type, model.device, self._identity.dtype, len(modules)),
@@ -149,7 +140,7 @@ class HuggingFaceBackbone:
         if feature_folder is not None and preparer is not None:
             settings = f"{self._identity.weights} {preparer.budget} {self._identity.dtype}"
             store = FeatureStore(Path(feature_folder), model, settings)
-        self._pictures = Pictures(model, self._prepare, max_feature_bytes, store)
+        self._pictures = Pictures(model, preparer, max_feature_bytes, store)
         if verify:
             from lad_rerank.backbones.verify import verify_backbone
 
@@ -249,6 +240,27 @@ class HuggingFaceBackbone:
         other._identity = replace(self._identity, labels=labels, prompt=prompt)
         return other
 
+    @overload
+    def arranged(self, arrangement: Literal["sequence"]) -> HuggingFaceBackbone: ...
+    @overload
+    def arranged(self, arrangement: Literal["set"], **settings: Any) -> SetBackbone: ...
+    def arranged(self, arrangement: Arrangement, **settings: Any) -> HuggingFaceBackbone | SetBackbone:
+        """The same model and image features with candidates one after the other (this backbone), or side by side.
+
+        Args:
+            arrangement: ``"set"`` gives a backbone that the candidates' order does not matter to.
+            **settings: See :class:`lad_rerank.backbones.set_backbone.SetBackbone`.
+
+        Raises:
+            InvalidRequestError: Unknown arrangement.
+            BackboneError: Candidates cannot stand side by side in this model.
+        """
+        from lad_rerank.backbones.set_backbone import SetBackbone
+
+        if arrangement not in get_args(Arrangement):
+            raise InvalidRequestError(f"Unknown arrangement {arrangement!r}; choose 'sequence' or 'set'.")
+        return SetBackbone(self, **settings) if arrangement == "set" else self
+
     def encode(self, query: str, candidates: Sequence[Showable]) -> EncodedPrompt:
         """Tokens of the prompt that shows the candidates in this order.
 
@@ -267,7 +279,6 @@ class HuggingFaceBackbone:
             prompt = self._encoder.encode(query, contents, self._prepared(contents))
         else:
             prompt = self._encoder.encode_plain(query, contents)
-            self._check_pixels(prompt.inputs or {}, sum(content.image is not None for content in contents))
         if self._context is not None and prompt.length > self._context:
             raise PromptTooLongError(
                 f"The prompt of {len(contents)} candidates and this query has {prompt.length} tokens, the model takes "
@@ -337,13 +348,3 @@ class HuggingFaceBackbone:
 
     def _prepared(self, contents: Sequence[Content]) -> list[PreparedImage]:
         return [self._pictures.prepared(c.image, c.pixels) for c in contents if c.image is not None]
-
-    def _prepare(self, image: Image, digest: str) -> PreparedImage:
-        assert self._encoder.preparer is not None
-        prepared = self._encoder.preparer.prepare(image, digest)
-        self._check_pixels(prepared.inputs, 1)
-        return prepared
-
-    def _check_pixels(self, inputs: Mapping[str, Any], pictures: int) -> None:
-        processor: Any = self._processor
-        self._family.check_pixels(processor, inputs, self._identity.max_pixels, pictures)

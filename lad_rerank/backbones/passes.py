@@ -14,7 +14,7 @@ from lad_rerank.backbones.encoding import EncodedPrompt
 from lad_rerank.backbones.families.base import Family
 from lad_rerank.backbones.features import ImageFeatures, merged, on_device
 from lad_rerank.backbones.kept import KeptPrompt, keep
-from lad_rerank.backbones.preparing import TEXT_INPUTS
+from lad_rerank.backbones.preparing import TEXT_INPUTS, PreparedImage
 from lad_rerank.backbones.traits import Traits
 from lad_rerank.errors import BackboneError
 from lad_rerank.records import FloatArray
@@ -86,7 +86,7 @@ class Passes:
             )
             for prompt, start in zip(prompts, starts, strict=True)
         ]
-        logits, attention = self._run(inputs, read_outs, [longest - 1] * len(prompts), keeping)
+        logits, attention = self.run(inputs, read_outs, [longest - 1] * len(prompts), keeping)
         results = []
         for b, prompt in enumerate(prompts):
             kept = None
@@ -115,10 +115,10 @@ class Passes:
         lengths = [prompt.length for prompt in prompts]
         longest = max(lengths)
         starts = [longest - length for length in lengths]
-        located = [self._positions(prompt) for prompt in prompts]
+        located = [self.positions(p.ids, p.images, p.inputs) for p in prompts]
         inputs: dict[str, Any] = {"input_ids": self._padded([list(p.ids) for p in prompts], longest)}
         for name in self._traits.type_ids:
-            inputs[name] = self._marked(inputs["input_ids"]).long()
+            inputs[name] = self.marked(inputs["input_ids"]).long()
             own = None if prompts[0].inputs is None else prompts[0].inputs.get(name)
             if own is not None:
                 own = own.to(self._model.device)
@@ -139,7 +139,7 @@ class Passes:
         if features is not None and any(features):
             inputs["mm_encoder_outputs"] = {"image": merged([f for own in features for f in own])}
         elif prompts[0].inputs is not None:
-            inputs |= self._pixels(prompts[0])
+            inputs |= self.pixels(prompts[0].inputs)
         return inputs, starts, [shift for _, shift in located]
 
     def behind(self, kept: KeptPrompt, prompts: Sequence[EncodedPrompt], *, reading: bool) -> list[PassResult]:
@@ -180,10 +180,10 @@ class Passes:
             )
             for prompt, tail in zip(prompts, tails, strict=True)
         ]
-        logits, attention = self._run(inputs, read_outs, [len(tail) - 1 for tail in tails], True)
+        logits, attention = self.run(inputs, read_outs, [len(tail) - 1 for tail in tails], True)
         return [PassResult(row, mass) for row, mass in zip(logits, attention, strict=True)]
 
-    def _run(
+    def run(
         self, inputs: dict[str, Any], read_outs: Sequence[ReadOut], last: Sequence[int], caching: bool
     ) -> tuple[list[FloatArray], list[AttentionRows]]:
         """One forward pass; logits at each prompt's last token, and its read-out rows."""
@@ -204,7 +204,7 @@ class Passes:
             raise BackboneError(f"The model gave NaN or infinite logits in {dtype}; try dtype='float32'.")
         return rows, sink.results(self._layers)
 
-    def _marked(self, ids: torch.Tensor) -> torch.Tensor:
+    def marked(self, ids: torch.Tensor) -> torch.Tensor:
         """Which tokens belong to images."""
         import torch
 
@@ -218,27 +218,36 @@ class Passes:
         # What padding holds does not matter behind the mask, but it must be no image token: an answer's never is.
         return torch.tensor([row[-1:] * (length - len(row)) + row for row in ids], device=self._model.device)
 
-    def _positions(self, prompt: EncodedPrompt) -> tuple[torch.Tensor, int]:
-        """Position ids (3, 1, T) of a prompt, and how far positions behind its candidates lag their index."""
+    def positions(
+        self, token_ids: Sequence[int], images: Sequence[PreparedImage], inputs: Mapping[str, Any] | None = None
+    ) -> tuple[torch.Tensor, int]:
+        """Position ids (3, 1, T) of tokens, and how far positions behind their images lag their index.
+
+        Nothing where a model counts its tokens.
+
+        Args:
+            token_ids: The T tokens.
+            images: What stands among them.
+            inputs: The processor's own tensors of them, where it was asked.
+        """
         import torch
 
         if not self._traits.rope_index:
             return torch.empty(0), 0
-        if prompt.inputs is None and not prompt.images:
-            return torch.arange(prompt.length, device=self._model.device).expand(3, 1, -1), 0
+        if inputs is None and not images:
+            return torch.arange(len(token_ids), device=self._model.device).expand(3, 1, -1), 0
         grids = (
-            prompt.inputs["image_grid_thw"]
-            if prompt.inputs is not None
-            else torch.cat([image.inputs["image_grid_thw"] for image in prompt.images])
+            inputs["image_grid_thw"]
+            if inputs is not None
+            else torch.cat([image.inputs["image_grid_thw"] for image in images])
         )
-        ids = torch.tensor([prompt.ids])
+        ids = torch.tensor([token_ids])
         arguments = {"image_grid_thw": grids, "attention_mask": torch.ones_like(ids)}
         if "mm_token_type_ids" in self._traits.type_ids:
-            arguments["mm_token_type_ids"] = self._marked(ids).int()
+            arguments["mm_token_type_ids"] = self.marked(ids).int()
         positions, delta = self._model.model.get_rope_index(ids, **arguments)
         return positions.to(self._model.device), int(delta)
 
-    def _pixels(self, prompt: EncodedPrompt) -> dict[str, Any]:
-        """The processor's tensors that are not per token."""
-        assert prompt.inputs is not None
-        return on_device(self._model, {n: v for n, v in prompt.inputs.items() if n not in TEXT_INPUTS})
+    def pixels(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """The processor's tensors that are not per token, where the model is."""
+        return on_device(self._model, {n: v for n, v in inputs.items() if n not in TEXT_INPUTS})

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from lad_rerank.backbones.feature_store import FeatureStore
 from lad_rerank.backbones.features import ImageFeatures, image_features, on_device
 from lad_rerank.backbones.memory import BoundedMemory
-from lad_rerank.backbones.preparing import PreparedImage
+from lad_rerank.backbones.preparing import ImagePreparer, PreparedImage
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -22,16 +21,14 @@ class Pictures:
 
     Args:
         model: The model whose vision tower sees them.
-        prepare: Runs the processor over one picture of a digest, and checks that it obeyed.
+        preparer: Runs the processor over one picture; ``None`` where the model reads texts only.
         max_bytes: Kept at most, of prepared tensors and of features each.
         store: Features on disk, where wanted.
     """
 
-    def __init__(
-        self, model: Any, prepare: Callable[[Image, str], PreparedImage], max_bytes: int, store: FeatureStore | None
-    ) -> None:
+    def __init__(self, model: Any, preparer: ImagePreparer | None, max_bytes: int, store: FeatureStore | None) -> None:
         self._model = model
-        self._prepare = prepare
+        self._preparer = preparer
         self._store = store
         self._prepared: BoundedMemory[str, PreparedImage] = BoundedMemory(max_bytes, lambda p: p.nbytes)
         self._features: BoundedMemory[str, ImageFeatures] = BoundedMemory(max_bytes, lambda f: f.nbytes)
@@ -40,7 +37,8 @@ class Pictures:
         """A picture as the processor sees it."""
         found = self._prepared.get(digest)
         if found is None:
-            found = self._prepare(image, digest)
+            assert self._preparer is not None
+            found = self._preparer.prepare(image, digest)
             self._prepared.put(digest, found)
         return found
 

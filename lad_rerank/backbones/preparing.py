@@ -76,13 +76,25 @@ class ImagePreparer:
             digest: Digest of its pixels.
 
         Raises:
-            BackboneError: The processor does not say what stands for the image.
+            BackboneError: The processor does not say what stands for the image, or made more of it than the budget.
         """
         output = self.process(self._rendered, [image] * self._family.alone)
-        text = output["text_replacement_offsets"][0][0]["replacement"]
+        said = output.get("text_replacement_offsets")
+        text = said[0][0]["replacement"] if said else self.text_alone(image)
         tensors = {name: value for name, value in output.items() if name not in TEXT_INPUTS}
         ids = self.ids(text)
-        return PreparedImage(digest, text, self.count(ids), len(ids), self._family.first_image(tensors))
+        tensors = dict(self._family.first_image(tensors))
+        self.check(tensors, 1)
+        return PreparedImage(digest, text, self.count(ids), len(ids), tensors)
+
+    def check(self, inputs: Mapping[str, Any], images: int) -> None:
+        """Make sure that the processor obeyed, on what it made of some images together.
+
+        Raises:
+            BackboneError: It made more of an image than the budget allows.
+        """
+        processor: Any = self._processor
+        self._family.check_pixels(processor, inputs, self.budget.pixels, images)
 
     def process(self, text: str, images: Sequence[Image]) -> dict[str, Any]:
         """Run the processor over a prompt.

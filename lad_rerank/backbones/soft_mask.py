@@ -24,6 +24,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lad_rerank.backbones import attention_tap
+from lad_rerank.backbones.decoder import full_attention_modules
 from lad_rerank.errors import BackboneError, InvalidRequestError
 from lad_rerank.records import Observation
 
@@ -74,7 +75,7 @@ def observe_softened(
     if model.config.get_text_config()._attn_implementation != attention_tap.TAP_NAME:
         raise BackboneError(f"{backbone.name} calls SDPA itself; its attention cannot be softened.")
     prompt = backbone.encode(query, contents)
-    modules = list(attention_tap.full_attention_modules(model).values())[::every]
+    modules = list(full_attention_modules(model).values())[::every]
     with torch.inference_mode(), _softened(modules, prompt.spans, sigma):
         (result,) = backbone._runs.whole([prompt])
         # Labels of several tokens ask for more: behind the kept keys and values, or whole and softened again.

@@ -39,7 +39,7 @@ def verify_backbone(backbone: HuggingFaceBackbone) -> None:
         AttentionNotSeenError: The rows that are read are not the model's attention.
         BackboneError: The model does not tell three different candidates apart at all.
     """
-    candidates = _examples(backbone)
+    candidates = examples(backbone)
     tolerance = TOLERANCE.get(backbone.identity.dtype, 0.25)
     backbone.uses_prefix, prefix = False, backbone.uses_prefix
     backbone.uses_features, features = False, backbone.uses_features
@@ -57,7 +57,7 @@ def verify_backbone(backbone: HuggingFaceBackbone) -> None:
         backbone.forget()
 
 
-def _examples(backbone: HuggingFaceBackbone) -> list[Content]:
+def examples(backbone: HuggingFaceBackbone) -> list[Content]:
     """Three candidates that no model takes for one another: pictures, if it can be shown any."""
     if not backbone.reads_images:
         return [Content.of(text=text) for text in ("a red square", "two blue circles", "a photo of a green field")]
@@ -154,6 +154,6 @@ def _top_tokens(backbone: HuggingFaceBackbone, count: int = 5) -> list[str]:
     import torch
 
     with torch.inference_mode():
-        (result,) = backbone._runs.whole([backbone.encode(QUERIES[0], _examples(backbone))])
+        (result,) = backbone._runs.whole([backbone.encode(QUERIES[0], examples(backbone))])
     best = np.argsort(-result.logits)[:count]
     return [str(backbone._encoder.tokenizer.decode([int(token)])) for token in best]

@@ -28,7 +28,9 @@ from tests.backbones import test_remote_code as remote_code
 from tests.backbones import test_texts
 from tests.backbones.remote_code.configuration_own_way import OwnWayConfig, OwnWayTextConfig
 from tests.backbones.remote_code.modeling_own_way import OwnWayForConditionalGeneration
+from tests.backbones.set_oracle import in_one_forward
 from tests.backbones.test_families import QUERIES, assert_same, pictures, plain
+from tests.backbones.test_set import assert_same as assert_same_set
 from tests.backbones.tiny import FAMILIES, REFUSED, build
 from tests.backbones.tiny.language import LANGUAGE, build_language
 from tests.backbones.tiny.peaked import peak
@@ -66,11 +68,13 @@ small one made for the tests, with the family's special tokens; a checkpoint's o
   and some both. The last two rows are plain language models, which read texts only: **works** is said of texts there.
 - **fast path**: image features are computed once per image and given to the model in place of pixels.
 - **prefix reuse**: a second query over the same candidates runs behind the kept keys and values of their images.
+- **side by side**: candidates of each of these kinds can be shown with no order among them (`arrangement="set"`), and
+  what is read equals one eager forward with an explicit mask within 1e-5; else why the model is refused.
 - **labels**: the label styles ({", ".join(STYLES)}) whose labels are told apart for 2 to
   {MOST_LABELS} candidates, and which of them are one token each for {ONE_TOKEN_COUNT} candidates.
 
-| family | works | texts | mixed | fast path | prefix reuse | labels | notes |
-|---|---|---|---|---|---|---|---|
+| family | works | texts | mixed | fast path | prefix reuse | side by side | labels | notes |
+|---|---|---|---|---|---|---|---|---|
 """
 
 
@@ -84,13 +88,14 @@ class Row:
     mixed: str = "–"
     fast_path: str = "–"
     prefix_reuse: str = "–"
+    side_by_side: str = "–"
     labels: str = "–"
     notes: str = ""
 
     def __str__(self) -> str:
         cells = (
             f"`{self.family}`", self.works, self.texts, self.mixed,
-            self.fast_path, self.prefix_reuse, self.labels, self.notes,
+            self.fast_path, self.prefix_reuse, self.side_by_side, self.labels, self.notes,
         )  # fmt: skip
         return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
@@ -149,6 +154,7 @@ def _row(
         mixed=_works(backbone, test_texts.cards, others) if backbone.reads_images else "–",
         fast_path=_yes(backbone.uses_features),
         prefix_reuse=_yes(backbone.uses_prefix),
+        side_by_side=_side_by_side(backbone, shown),
         labels=_labels(backbone._processor),
         notes="; ".join(_notes(backbone)),
     )
@@ -166,6 +172,25 @@ def _works(
             # The second query runs behind the first one's candidates, where prefixes are kept.
             for query in QUERIES[:2]:
                 assert_same(backbone.observe(query, candidates), oracle(backbone, query, candidates))
+    except AssertionError:
+        return "no: not what an eager forward says"
+    return "yes"
+
+
+def _side_by_side(backbone: HuggingFaceBackbone, shown: Callable[[int], Sequence[Showable]]) -> str:
+    try:
+        side_by_side = backbone.arranged("set")
+    except BackboneError as error:
+        return f"refused: {_first_sentence(error).partition(': ')[2]}"
+    if backbone.name == OWN_WAY:
+        # Its attention takes no mask: one candidate alone was compared as it was made, and a test compares its maps.
+        return "yes"
+    lists = [shown, *([test_texts.texts, test_texts.cards] if backbone.reads_images else [])]
+    try:
+        for candidates in (some(n) for some in lists for n in COUNTS):
+            for query in QUERIES[:2]:
+                seen = side_by_side.observe(query, candidates)
+                assert_same_set(seen, in_one_forward(side_by_side, query, candidates))
     except AssertionError:
         return "no: not what an eager forward says"
     return "yes"

@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM, dynamic_module_utils
 
 from lad_rerank.backbones import attention_tap, sdpa_patch
 from lad_rerank.backbones.attention_tap import AttentionSink, ReadOut
+from lad_rerank.backbones.decoder import full_attention_modules
 from lad_rerank.backbones.huggingface import HuggingFaceBackbone
 from lad_rerank.backbones.label_scoring import label_log_probs
 from lad_rerank.contents import Content, Showable
@@ -197,7 +198,7 @@ def test_threads_do_not_mix(remote: HuggingFaceBackbone, backbone: HuggingFaceBa
 
 def test_sdpa_is_wrapped_once_and_left_alone_otherwise(remote: HuggingFaceBackbone) -> None:
     sdpa = torch.nn.functional.scaled_dot_product_attention
-    modules = attention_tap.full_attention_modules(remote._model)
+    modules = full_attention_modules(remote._model)
     hooks = [len(module._forward_pre_hooks) for module in modules.values()]
     assert attention_tap.install(remote._model) == "patch"
     assert torch.nn.functional.scaled_dot_product_attention is sdpa
@@ -213,7 +214,7 @@ def test_sdpa_is_wrapped_once_and_left_alone_otherwise(remote: HuggingFaceBackbo
 
 
 def test_a_failed_layer_is_over(remote: HuggingFaceBackbone) -> None:
-    module = attention_tap.full_attention_modules(remote._model)[0]
+    module = full_attention_modules(remote._model)[0]
     with pytest.raises(RuntimeError):
         module(torch.zeros(1, 4, 3), None, torch.arange(4), None)
     assert sdpa_patch._RUNNING.get() is None
@@ -248,7 +249,7 @@ def test_who_calls_sdpa_itself() -> None:
     assert not sdpa_patch.calls_sdpa_itself(CallsByTheInterface())
     assert not sdpa_patch.calls_sdpa_itself(CallsNothing())
     native, _ = build("internvl")
-    assert not any(map(sdpa_patch.calls_sdpa_itself, attention_tap.full_attention_modules(native).values()))
+    assert not any(map(sdpa_patch.calls_sdpa_itself, full_attention_modules(native).values()))
     assert attention_tap.install(native) == "interface"
 
 
@@ -294,3 +295,23 @@ def test_what_cannot_be_told_apart_is_refused() -> None:
         with pytest.raises(BackboneError, match="more than once"):
             module(q, q, q, twice=True)
     torch.testing.assert_close(module(q, q, q, twice=True), module(q, q, q))
+
+
+def test_candidates_side_by_side(remote: HuggingFaceBackbone, eager: Any) -> None:
+    side_by_side = remote.arranged("set")
+    assert side_by_side.blocks.images_behind_prefix
+    images = pictures(4)
+    seen, turned = side_by_side.observe("a mug", images), side_by_side.observe("a mug", images[::-1])
+    np.testing.assert_array_equal(turned.attention["last"], seen.attention["last"][..., ::-1])
+    # One candidate alone is a prompt like any other: the same code's eager attention says what it must be.
+    content = Content.of(images[0])
+    with torch.inference_mode():
+        alone = side_by_side.see([content], ["a mug"]).attention[0]
+        block = side_by_side.blocks.encoded(content)
+        before, suffix = side_by_side.encoder.prefix, side_by_side.encoder.suffix("a mug", 1, "image")
+        ids = (*before, *block.ids, *suffix.ids)
+        assert block.image is not None
+        pixels = {name: block.image.inputs[name] for name in ("pixel_values", "image_grid_thw")}
+        maps = torch.cat(list(eager(input_ids=torch.tensor([ids]), output_attentions=True, **pixels).attentions))
+    expected = maps[:, :, -1][..., [len(before) + i for i in block.span]].sum(-1, keepdim=True)
+    np.testing.assert_allclose(alone.mass["last"], expected.numpy(), atol=1e-5)

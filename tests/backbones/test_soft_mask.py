@@ -13,6 +13,7 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from lad_rerank.backbones import attention_tap
+from lad_rerank.backbones.decoder import full_attention_modules
 from lad_rerank.backbones.huggingface import HuggingFaceBackbone
 from lad_rerank.backbones.label_scoring import label_log_probs
 from lad_rerank.backbones.soft_mask import observe_softened
@@ -35,7 +36,7 @@ class WrittenOut:
     """Softened attention as two softmaxes over a whole score matrix."""
 
     def __init__(self, backbone: HuggingFaceBackbone, spans: Any, sigma: float, every: int) -> None:
-        modules = attention_tap.full_attention_modules(backbone._model)
+        modules = full_attention_modules(backbone._model)
         self.chosen = [id(module) for i, module in enumerate(modules.values()) if i % every == 0]
         self.owner = {i: k for k, span in enumerate(spans) for i in span}
         self.sigma = sigma
@@ -108,7 +109,7 @@ def test_nothing_of_it_stays(backbone: HuggingFaceBackbone) -> None:
 def last_hidden(backbone: HuggingFaceBackbone) -> Iterator[list[torch.Tensor]]:
     """What leaves the last full-attention layer's attention, for each pass."""
     out: list[torch.Tensor] = []
-    *_, module = attention_tap.full_attention_modules(backbone._model).values()
+    *_, module = full_attention_modules(backbone._model).values()
     hook = module.register_forward_hook(lambda module, args, output: out.append(output[0][0].clone()))
     yield out
     hook.remove()

@@ -29,6 +29,8 @@ def test_no_family_is_lost_by_writing_the_table_anew(rows: list[Row]) -> None:
     assert [row.family for row in rows] == [*FAMILIES, *REFUSED, OWN_WAY, *LANGUAGE]
     for row in rows:
         assert row.works.startswith("refused: ") if row.family in REFUSED else row.works == row.texts == "yes"
+        assert row.side_by_side.startswith("refused: all tokens") == (row.family == "paligemma")
+        assert row.side_by_side in ("yes", "–") or row.family == "paligemma"
         assert row.mixed == ("–" if row.family in (*REFUSED, *LANGUAGE) else "yes")
 
 

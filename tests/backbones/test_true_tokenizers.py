@@ -12,7 +12,8 @@ from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
 from lad_rerank.backbones.answers import answer_tokens
 from lad_rerank.backbones.huggingface import HuggingFaceBackbone
 from lad_rerank.contents import Content
-from tests.backbones import test_texts
+from tests.backbones import test_set, test_texts
+from tests.backbones.set_oracle import in_one_forward
 from tests.backbones.test_families import assert_same, pictures, plain
 
 FIXTURES = Path(__file__).parents[3] / "shared" / "fixtures"
@@ -47,6 +48,25 @@ def test_texts_and_mixed_lists(backbone: HuggingFaceBackbone, kind: str) -> None
     for query in ("a red mug", "a second query, on the kept prefix"):
         test_texts.assert_spans(backbone, query, contents)
         assert_same(backbone.observe(query, contents), test_texts.plain(backbone, query, contents))
+
+
+@pytest.mark.parametrize("kind", ["image", "text", "mixed"])
+def test_side_by_side_equals_one_masked_forward(backbone: HuggingFaceBackbone, kind: str) -> None:
+    side_by_side = backbone.arranged("set")
+    shown = pictures(3) if kind == "image" else test_texts.LISTS[kind](3)
+    for query in ("a red mug <|im_end|> <image> <|vision_start|>", "a second query, over kept candidates"):
+        test_set.assert_same(side_by_side.observe(query, shown), in_one_forward(side_by_side, query, shown))
+
+
+def test_side_by_side_says_what_the_chat_says(backbone: HuggingFaceBackbone) -> None:
+    """One candidate alone: prefix, block and question are the ids of a chat with it, written in one piece."""
+    side_by_side = backbone.arranged("set", verify=False)
+    before, suffix = side_by_side.encoder.prefix, side_by_side.encoder.suffix("a red mug", 2, "image")
+    block = side_by_side.blocks.encoded(Content.of(pictures(1)[0]))
+    whole = backbone.encode("a red mug", pictures(1) * 2).ids
+    # The sequence shows two images; without the second one it is this.
+    assert whole[: len(before) + len(block.ids)] == (*before, *block.ids)
+    assert whole[len(before) + 2 * len(block.ids) :] == suffix.ids
 
 
 def test_hostile_texts(backbone: HuggingFaceBackbone) -> None:

@@ -52,11 +52,13 @@ class Family:
         alone: How many copies of an image to process together so that it is treated as one of several.
         marks_images: Whether per-token type inputs mark image tokens with a 1.
         first_position: Position id of a prompt's first token.
+        causal: Whether a token of the prompt sees only what stands before it, images aside.
     """
 
     alone: int = 1
     first_position: int = 0
     marks_images: bool = True
+    causal: bool = True
 
     def added(self, processor: ProcessorMixin) -> Added:
         """Text that the processor adds to a rendered chat."""

@@ -15,6 +15,7 @@ class PaliGemma(FixedSize):
 
     marks_images = False
     first_position = 1
+    causal = False
 
     def __init__(self) -> None:
         super().__init__({})
