@@ -58,12 +58,12 @@ TEXTS = """## A real pretrained model: SmolLM2-135M-Instruct on captions
 Candidates are human captions of N different pictures, the query is another caption of one of them; labels are letters.
 {queries} queries x 2 orders, {seeds} independent draws of calibration samples and queries (mean over draws, the range
 in brackets). Calibrated on 5 samples. The model always answers `A`; its attention at the last token knows nothing; what
-calibration finds in the rows of the query's own tokens does. With one or two samples `auto` is the paper's recipe, which
-is at chance here; how good it is with more depends on the samples, and so does what calibration expects.
+calibration finds in the rows of the query's own tokens does. With one or two samples `auto` is the paper's recipe,
+which is at chance here; how good it is with more depends on the samples, and so does what calibration expects.
 
 A first run, with an earlier rule (five members, within 0.15 nats of the best), had 35 % in the second draw at N = 12,
-where it bet on the last-token row. The rule was then widened to all evidence within a standard error, one of each choice
-of rows first, on other draws; these draws were measured again.
+where it bet on the last-token row. The rule was then widened to all evidence within a standard error, one of each
+choice of rows first, on other draws; these draws were measured again.
 """
 
 NONE = """## None of these
