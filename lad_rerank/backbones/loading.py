@@ -61,8 +61,9 @@ def load(
         model_kwargs["gguf_file"] = Path(model).name
     elif (Path(model).is_absolute() or str(model).startswith((".", "~"))) and not Path(model).expanduser().is_dir():
         raise BackboneError(f"There is no folder {model} to load a model from.")
-    if "gguf_file" in model_kwargs and importlib.util.find_spec("gguf") is None:
-        raise ImportError('GGUF files need the package gguf: pip install "lad-rerank[gguf]".')
+    missing = [name for name in ("gguf", "accelerate") if importlib.util.find_spec(name) is None]
+    if "gguf_file" in model_kwargs and missing:
+        raise ImportError(f'GGUF files need {" and ".join(missing)}: pip install "lad-rerank[gguf]".')
     try:
         place = torch.device(device or default_device())
     except RuntimeError as error:
