@@ -18,9 +18,9 @@ target's positions, Consistency the share of queries with the same first choice 
 are scored from the same passes. The canonical order is off, but for the row that names it: with it, Consistency is 100
 by construction, since the same candidates are always shown alike.
 
-`auto` is the default method: calibration chose its evidence. Nothing here was tuned on the sets it is measured on; the
-candidates for a choice, its rule and the wording of text prompts were settled on other sets of the shop and on other
-draws of the captions.
+`auto` is the default method: calibration chose its evidence. What it chooses among, its rule and the wording of text
+prompts were settled on other sets of the shop and on other draws of the captions; the one exception is named with its
+table.
 """
 
 SHOP = """## The bundled model, held-out products
