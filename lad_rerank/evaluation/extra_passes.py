@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -50,10 +50,47 @@ VOTES = 10
 TEMPERATURE = 0.7
 
 
-class RunRow(Protocol):
-    """Makes a row."""
+@dataclass(frozen=True)
+class Asked:
+    """What a row is to be made of.
 
-    def __call__(
+    Attributes:
+        backbone: The model.
+        instances: Q instances.
+        orders: T, how many orders of each.
+        seed: Chooses the orders, and whatever else is drawn.
+        calibration: The backbone's own, where the row needs one.
+        progress: Called with (queries done, queries to do), both over all orders.
+    """
+
+    backbone: HuggingFaceBackbone
+    instances: Sequence[Instance]
+    orders: int
+    seed: int
+    calibration: Calibration | None
+    progress: Progress | None
+
+    @property
+    def shown(self) -> list[list[Order]]:
+        """T x Q orders."""
+        return drawn_orders(self.instances, self.orders, self.seed)
+
+
+@dataclass(frozen=True)
+class ExtraRow:
+    """A row that needs passes of its own.
+
+    Attributes:
+        name: What it is called in tables.
+        passes: How many passes over a prompt it takes per query, at most, for a number of candidates.
+        make: Makes it.
+    """
+
+    name: str
+    passes: Callable[[int], int]
+    make: Callable[[Asked], RowResult]
+
+    def run(
         self,
         backbone: Backbone,
         instances: Sequence[Instance],
@@ -66,33 +103,19 @@ class RunRow(Protocol):
 
         Args:
             backbone: The model; one loaded through transformers.
-            instances: Q instances.
-            orders: T, how many orders of each.
-            seed: Chooses the orders, and whatever else is drawn.
-            calibration: The backbone's own, where the row needs one.
-            progress: Called with (queries done, queries to do), both over all orders.
+            instances: See :class:`Asked`, like all that follow.
+            orders: T.
+            seed: Chooses.
+            calibration: The backbone's own.
+            progress: Called after each query.
 
         Raises:
             RowUnavailableError: The row cannot be made with this model or these calibrations.
             PromptTooLongError: A prompt does not fit the context window.
             BackboneError: The model did not behave as it must.
         """
-        ...
-
-
-@dataclass(frozen=True)
-class ExtraRow:
-    """A row that needs passes of its own.
-
-    Attributes:
-        name: What it is called in tables.
-        passes: How many passes over a prompt it takes per query, at most, for a number of candidates.
-        run: Makes it.
-    """
-
-    name: str
-    passes: Callable[[int], int]
-    run: RunRow
+        asked = Asked(_transformers(backbone, self.name), instances, orders, seed, calibration, progress)
+        return self.make(asked)
 
 
 def drawn_orders(instances: Sequence[Instance], orders: int, seed: int) -> list[list[Order]]:
@@ -120,111 +143,73 @@ def _written(name: str, wording: Wording, *, max_new_tokens: int, votes: int = 1
     ``ranked`` holds the one candidate that is chosen, or nothing where no text names exactly one.
     """
 
-    def run(
-        backbone: Backbone,
-        instances: Sequence[Instance],
-        orders: int,
-        seed: int,
-        calibration: Calibration | None = None,
-        progress: Progress | None = None,
-    ) -> RowResult:
-        asked = _transformers(backbone, name).variant(wording=wording)
+    def make(asked: Asked) -> RowResult:
+        writer = asked.backbone.variant(wording=wording)
 
         def choose(t: int, q: int, instance: Instance, shown: Order) -> tuple[int, ...]:
             texts = generate(
-                asked,
+                writer,
                 clean_query(instance.query),
                 [instance.contents[i] for i in shown],
                 max_new_tokens=max_new_tokens,
                 samples=votes,
                 temperature=TEMPERATURE if votes > 1 else 0.0,
-                seed=int(np.random.SeedSequence((seed, t, q)).generate_state(1)[0]),
+                seed=int(np.random.SeedSequence((asked.seed, t, q)).generate_state(1)[0]),
             )
-            labels = candidate_labels(instance.n, asked.identity.labels)
+            labels = candidate_labels(instance.n, writer.identity.labels)
             chosen = majority([parse_label(text, labels) for text in texts])
             return () if chosen is None else (shown[chosen],)
 
-        chosen, meter = _each(asked, instances, drawn_orders(instances, orders, seed), choose, progress)
+        chosen, meter = _each(writer, asked, choose)
         return RowResult(
             name, chosen, passes=float(votes), seconds=_per_query(meter, chosen), peak_bytes=meter.peak_bytes
         )
 
-    return ExtraRow(name, lambda n: votes, run)
+    return ExtraRow(name, lambda n: votes, make)
 
 
-def _instruction(
-    backbone: Backbone,
-    instances: Sequence[Instance],
-    orders: int,
-    seed: int,
-    calibration: Calibration | None = None,
-    progress: Progress | None = None,
-) -> RowResult:
+def _instruction(asked: Asked) -> RowResult:
     """Label log-probabilities under a prompt that asks to be fair to all positions."""
-    asked = _transformers(backbone, "instruction").variant(wording="fair")
-    asked.forget()
-    observed = observe_shown(asked, instances, drawn_orders(instances, orders, seed), progress=progress)
+    fair = asked.backbone.variant(wording="fair")
+    fair.forget()
+    observed = observe_shown(fair, asked.instances, asked.shown, progress=asked.progress)
     return scored(observed, None, "vanilla", name="instruction")
 
 
-def _sofa(
-    backbone: Backbone,
-    instances: Sequence[Instance],
-    orders: int,
-    seed: int,
-    calibration: Calibration | None = None,
-    progress: Progress | None = None,
-) -> RowResult:
+def _sofa(asked: Asked) -> RowResult:
     """Label log-probabilities of a pass whose candidates see each other in both directions."""
-    soft = _transformers(backbone, "sofa")
 
     def observe(t: int, q: int, instance: Instance, shown: Order) -> ShownObservation:
         query, contents = clean_query(instance.query), [instance.contents[i] for i in shown]
-        return ShownObservation(_labels_alone(observe_softened(soft, query, contents)), shown)
+        return ShownObservation(_labels_alone(observe_softened(asked.backbone, query, contents)), shown)
 
-    runs, meter = _each(soft, instances, drawn_orders(instances, orders, seed), observe, progress)
+    runs, meter = _each(asked.backbone, asked, observe)
     return scored(ObservedRuns(runs, _per_query(meter, runs), meter.peak_bytes), None, "vanilla", name="sofa")
 
 
 def _average(name: str, further: Callable[[int, np.random.Generator], Sequence[Order]]) -> ExtraRow:
     """Permutation averaging: label log-probabilities over N further orders of each order shown."""
 
-    def run(
-        backbone: Backbone,
-        instances: Sequence[Instance],
-        orders: int,
-        seed: int,
-        calibration: Calibration | None = None,
-        progress: Progress | None = None,
-    ) -> RowResult:
-        asked = _transformers(backbone, name)
-
+    def make(asked: Asked) -> RowResult:
         def observe(t: int, q: int, instance: Instance, shown: Order) -> list[ShownObservation]:
-            again = arranged(shown, further(instance.n, np.random.default_rng((seed, t, q))))
+            again = arranged(shown, further(instance.n, np.random.default_rng((asked.seed, t, q))))
             query = clean_query(instance.query)
-            seen = asked.observe_many([(query, [instance.contents[i] for i in order]) for order in again])
+            seen = asked.backbone.observe_many([(query, [instance.contents[i] for i in order]) for order in again])
             return [ShownObservation(_labels_alone(o), order) for o, order in zip(seen, again, strict=True)]
 
-        groups, meter = _each(asked, instances, drawn_orders(instances, orders, seed), observe, progress)
+        groups, meter = _each(asked.backbone, asked, observe)
         row = averaged(name, groups, peak_bytes=meter.peak_bytes)
         return replace(row, seconds=_per_query(meter, groups))
 
-    return ExtraRow(name, lambda n: n, run)
+    return ExtraRow(name, lambda n: n, make)
 
 
-def _label_ensemble(
-    backbone: Backbone,
-    instances: Sequence[Instance],
-    orders: int,
-    seed: int,
-    calibration: Calibration | None = None,
-    progress: Progress | None = None,
-) -> RowResult:
+def _label_ensemble(asked: Asked) -> RowResult:
     """LAD scores under several label styles, added."""
-    asked = _transformers(backbone, "label_ensemble")
-    asked.forget()
-    shown = drawn_orders(instances, orders, seed)
-    return ensemble("label_ensemble", asked, instances, shown, calibration, progress=progress)
+    asked.backbone.forget()
+    return ensemble(
+        "label_ensemble", asked.backbone, asked.instances, asked.shown, asked.calibration, progress=asked.progress
+    )
 
 
 def _transformers(backbone: Backbone, name: str) -> HuggingFaceBackbone:
@@ -241,24 +226,27 @@ def _transformers(backbone: Backbone, name: str) -> HuggingFaceBackbone:
 
 
 def _each(
-    backbone: HuggingFaceBackbone,
-    instances: Sequence[Instance],
-    shown: Sequence[Sequence[Order]],
-    run: Callable[[int, int, Instance, Order], T],
-    progress: Progress | None,
+    backbone: HuggingFaceBackbone, asked: Asked, run: Callable[[int, int, Instance, Order], T]
 ) -> tuple[list[list[T]], Meter]:
-    """Run every instance in every order, T x Q, and measure it; nothing kept from before makes it faster."""
+    """Run every instance in every order, T x Q, and measure it; nothing kept from before makes it faster.
+
+    Args:
+        backbone: The model as the row asks it.
+        asked: What the row is made of.
+        run: Gets order and query number, the instance and its order.
+    """
+    shown = asked.shown
     total, done = sum(map(len, shown)), 0
     results: list[list[T]] = []
     backbone.forget()
     with Meter() as meter:
         for t, order in enumerate(shown):
             results.append([])
-            for q, (instance, own) in enumerate(zip(instances, order, strict=True)):
+            for q, (instance, own) in enumerate(zip(asked.instances, order, strict=True)):
                 results[-1].append(run(t, q, instance, own))
                 done += 1
-                if progress is not None:
-                    progress(done, total)
+                if asked.progress is not None:
+                    asked.progress(done, total)
     return results, meter
 
 
