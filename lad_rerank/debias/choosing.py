@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -17,7 +18,7 @@ from lad_rerank.debias.bias import PositionBias
 from lad_rerank.debias.choice import Choice, margin
 from lad_rerank.debias.evidence import log_softmax
 from lad_rerank.debias.mixing import MIXERS
-from lad_rerank.debias.reading import EvidenceSettings, Row, fit_evidence, log_attention, readable
+from lad_rerank.debias.reading import EvidenceSettings, Row, fit_evidence, log_attention, readable, sample_means
 from lad_rerank.debias.recipe import FittedRecipe, Recipe, recipes
 from lad_rerank.records import FloatArray, Observation
 
@@ -97,29 +98,25 @@ def leave_one_out(passes: CalibrationPasses, bias_of: BiasOf, some: Iterable[Rec
     folds = [passes.samples == s for s in np.unique(passes.samples)]
     biases = [bias_of(~fold) for fold in folds]
     z = passes.log_probs
-    logs: dict[EvidenceSettings, FloatArray] = {}
-    evidence: dict[EvidenceSettings, FloatArray] = {}
 
-    def evidence_for(settings: EvidenceSettings) -> FloatArray:
-        if settings not in evidence:
-            # What is read does not depend on which units are chosen of it.
-            read = replace(settings, units="heads" if settings.by_head else "mass", count=0, mean="geometric")
-            if read not in logs:
-                logs.clear()
-                logs[read] = np.stack([log_attention(o, read) for o in passes.observations])
-            log = logs[read]
-            held_out = np.empty_like(z)
-            for fold in folds:
-                held_out[fold] = fit_evidence(settings, log[~fold], passes.targets[~fold], passes.samples[~fold]).of(
-                    log[fold]
-                )
-            evidence.clear()
-            evidence[settings] = held_out
-        return evidence[settings]
+    # Recipes that share what is read, or their evidence, come one after the other: one of each is kept.
+    @lru_cache(maxsize=1)
+    def read(settings: EvidenceSettings) -> FloatArray:
+        return np.stack([log_attention(o, settings) for o in passes.observations])
+
+    @lru_cache(maxsize=1)
+    def held_out(settings: EvidenceSettings) -> FloatArray:
+        # What is read does not depend on which units are chosen of it.
+        log = read(replace(settings, units="heads" if settings.by_head else "mass", count=0, mean="geometric"))
+        evidence = np.empty_like(z)
+        for fold in folds:
+            fit = fit_evidence(settings, log[~fold], passes.targets[~fold], passes.samples[~fold])
+            evidence[fold] = fit.of(log[fold])
+        return evidence
 
     results = []
     for recipe in some:
-        e = np.zeros_like(z) if recipe.evidence is None else evidence_for(recipe.evidence)
+        e = np.zeros_like(z) if recipe.evidence is None else held_out(recipe.evidence)
         scores = np.empty_like(z)
         for fold, bias in zip(folds, biases, strict=True):
             scores[fold] = MIXERS[recipe.mixer](z[fold], e[fold], bias, recipe.tau)
@@ -193,7 +190,12 @@ def choose(passes: CalibrationPasses, bias_of: BiasOf) -> Choice | None:
 def _as_good(one: LeftOut, best: LeftOut, passes: CalibrationPasses) -> bool:
     """Whether a recipe is within a standard error, over samples, of the best one."""
     behind = by_sample(best, passes) - by_sample(one, passes)
-    return bool(behind.mean() <= max(LEAST_GAIN, behind.std(ddof=1) / np.sqrt(len(behind))))
+    return bool(behind.mean() <= max(LEAST_GAIN, standard_error(behind)))
+
+
+def standard_error(values: FloatArray) -> float:
+    """Of the mean of one value for each sample."""
+    return float(values.std(ddof=1) / np.sqrt(len(values)))
 
 
 def _members(tried: Sequence[LeftOut], best: LeftOut, passes: CalibrationPasses) -> list[LeftOut]:
@@ -212,8 +214,7 @@ def _members(tried: Sequence[LeftOut], best: LeftOut, passes: CalibrationPasses)
 def by_sample(tried: LeftOut, passes: CalibrationPasses) -> FloatArray:
     """(S,) mean log probability of the target for each left-out sample, at the recipe's temperature."""
     log_probs = log_softmax(tried.log_scores / tried.temperature)
-    of_target = log_probs[np.arange(len(passes.targets)), passes.targets]
-    return np.array([of_target[passes.samples == s].mean() for s in np.unique(passes.samples)])
+    return sample_means(log_probs[np.arange(len(passes.targets)), passes.targets], passes.samples)
 
 
 def fitted(recipe: Recipe, passes: CalibrationPasses, temperature: float = 1.0) -> FittedRecipe:
@@ -262,9 +263,8 @@ def first_stage_weight(log_scores: FloatArray, passes: CalibrationPasses) -> flo
         return result
 
     best = max(FIRST_STAGE_WEIGHTS, key=lambda w: (round(float(of_target(w).mean()), 6), -w))
-    gains = of_target(best) - of_target(0.0)
-    by_sample_gain = np.array([gains[passes.samples == s].mean() for s in np.unique(passes.samples)])
+    gains = sample_means(of_target(best) - of_target(0.0), passes.samples)
     # An informative first stage helps every sample alike; anything less is left out, since it costs when it misleads.
-    if by_sample_gain.mean() <= by_sample_gain.std(ddof=1) / np.sqrt(len(by_sample_gain)):
+    if gains.mean() <= standard_error(gains):
         return 0.0
     return best / spread

@@ -174,7 +174,7 @@ def fit_evidence(
     if settings.units == "mass":
         return FittedEvidence(settings, np.arange(units), np.full(units, 1.0 / units), prior)
     of_target = log_softmax(log - prior)[np.arange(passes), :, targets]
-    quality = np.stack([of_target[samples == s].mean(axis=0) for s in np.unique(samples)])
+    quality = sample_means(of_target, samples)
     place = np.argsort(np.argsort(-quality, axis=1, kind="stable"), axis=1).mean(axis=0)
     chosen = np.argsort(place, kind="stable")[: settings.count]
     weights = np.full(len(chosen), 1.0 / len(chosen))
@@ -183,3 +183,13 @@ def fit_evidence(
         if above_chance.sum() > 0:
             weights = above_chance / above_chance.sum()
     return FittedEvidence(settings, chosen.astype(np.int64), weights, prior[chosen])
+
+
+def sample_means(values: FloatArray, samples: NDArray[np.int64]) -> FloatArray:
+    """(S, ...) mean over the passes of each sample.
+
+    Args:
+        values: (P, ...) of each pass.
+        samples: (P,) which sample each pass shows.
+    """
+    return np.stack([values[samples == s].mean(axis=0) for s in np.unique(samples)])
